@@ -1,0 +1,10 @@
+"""Tensors in, tensors out: the compute kernels, each on three backends (reference, cpu, triton).
+
+No autograd, no modules, no files and no clients here. Every sub-package is one operation with the same
+four files: `__init__` (the maths, the checks, one call), `_reference`, `_cpu`, `_triton`.
+"""
+
+from kernels.native import num_threads, use_threads
+from kernels.registry import use_backend
+
+__all__ = ["num_threads", "use_backend", "use_threads"]

@@ -1,0 +1,119 @@
+"""Bitmaps: which entries of a model's tensors are stored, and the index structures built from that.
+
+    make       words -> Bitmap (checked and counted)
+    from_mask  bool, dense -> Bitmap           to_mask   Bitmap -> bool, dense
+    csr        Bitmap of one matrix -> row pointers and columns
+    transpose  Bitmap of one matrix -> column pointers, rows, and where the packed value of each entry is
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from kernels import checks, registry
+from kernels.layout import WORD, Bitmap, Csr, Segments, Transpose
+
+_call = registry.bind(__name__)
+_MOST = 2**31 - 1  # CSR indices are int32
+
+
+def make(words: Tensor, segments: Segments | Sequence[int]) -> Bitmap:
+    """A Bitmap over `words`, which the caller gives away: they must not change afterwards."""
+    segments = segments if isinstance(segments, Segments) else Segments(tuple(segments))
+    checks.dtype(torch.int64, words=words)
+    checks.contiguous(words=words)
+    checks.length(segments.num_words, f"words for sizes {segments.sizes}", words=words)
+    offsets = torch.zeros(len(segments) + 1, dtype=torch.int64)
+    if segments.num_words:
+        _no_padding_bits(words, segments)
+        offsets[1:] = _call("bitmap_count", words.device, words, segments).cumsum(0)
+    return Bitmap(words, segments, offsets)
+
+
+def from_mask(mask: Tensor, segments: Segments | Sequence[int] | None = None) -> Bitmap:
+    """The Bitmap of a bool tensor: one segment, or the concatenation of several."""
+    segments = Segments((mask.numel(),)) if segments is None else segments
+    segments = segments if isinstance(segments, Segments) else Segments(tuple(segments))
+    checks.dtype(torch.bool, mask=mask)
+    checks.contiguous(mask=mask)
+    checks.length(segments.numel, f"entries for sizes {segments.sizes}", mask=mask)
+    words = torch.empty(segments.num_words, dtype=torch.int64, device=mask.device)
+    if segments.num_words:
+        _call("bitmap_from_mask", mask.device, mask.view(-1), segments, words)
+    return make(words, segments)
+
+
+def to_mask(bitmap: Bitmap) -> Tensor:
+    """bool [numel]: the dense form, segments concatenated."""
+    mask = torch.empty(bitmap.segments.numel, dtype=torch.bool, device=bitmap.words.device)
+    if mask.numel():
+        _call("bitmap_to_mask", mask.device, bitmap.words, bitmap.segments, mask)
+    return mask
+
+
+def full(segments: Segments | Sequence[int], device: torch.device | str = "cpu") -> Bitmap:
+    """Everything stored."""
+    segments = segments if isinstance(segments, Segments) else Segments(tuple(segments))
+    return complement(make(torch.zeros(segments.num_words, dtype=torch.int64, device=device), segments))
+
+
+def complement(bitmap: Bitmap) -> Bitmap:
+    """What `bitmap` does not store; the padding stays zero."""
+    words = bitmap.words.bitwise_not()
+    ends, keep = _last_words(bitmap.segments, words.device)
+    words[ends] &= keep
+    return make(words, bitmap.segments)
+
+
+def csr(bitmap: Bitmap, rows: int) -> Csr:
+    """Rows of a one-segment bitmap seen as a matrix of `rows` rows."""
+    cols = _matrix(bitmap, rows)
+    new = _ints(bitmap)
+    out = Csr(new(rows + 1), new(bitmap.nnz))
+    if rows and cols:
+        _call("bitmap_csr", bitmap.words.device, bitmap.words, rows, cols, out)
+    else:
+        out.pointers.zero_()
+    return out
+
+
+def transpose(bitmap: Bitmap, rows: int) -> Transpose:
+    """Columns of a one-segment bitmap seen as a matrix of `rows` rows; rows ascend within a column."""
+    cols = _matrix(bitmap, rows)
+    new = _ints(bitmap)
+    out = Transpose(new(cols + 1), new(bitmap.nnz), new(bitmap.nnz))
+    if rows and cols:
+        _call("bitmap_transpose", bitmap.words.device, bitmap.words, rows, cols, out)
+    else:
+        out.pointers.zero_()
+    return out
+
+
+def _matrix(bitmap: Bitmap, rows: int) -> int:
+    if len(bitmap.segments) != 1:
+        raise ValueError(f"expected the bitmap of one tensor, got {len(bitmap.segments)}")
+    size = bitmap.segments.numel
+    if size > _MOST:
+        raise ValueError(f"expected at most {_MOST} entries in a matrix (int32 indices), got {size}")
+    if rows < 0 or (size % rows if rows else size):
+        raise ValueError(f"expected a number of rows that divides {size} entries, got {rows}")
+    return size // rows if rows else 0
+
+
+def _ints(bitmap: Bitmap):
+    return lambda n: torch.empty(n, dtype=torch.int32, device=bitmap.words.device)
+
+
+def _last_words(segments: Segments, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The last word of each segment that has padding, and its bits that are not padding."""
+    ragged = [(i, n % WORD) for i, n in enumerate(segments.sizes) if n % WORD]
+    ends = segments.starts[[i + 1 for i, _ in ragged]] - 1 if ragged else torch.empty(0, dtype=torch.int64)
+    keep = torch.tensor([(1 << bits) - 1 for _, bits in ragged], dtype=torch.int64)
+    return ends.to(device), keep.to(device)
+
+
+def _no_padding_bits(words: Tensor, segments: Segments) -> None:
+    ends, keep = _last_words(segments, words.device)
+    if (words[ends] & ~keep).any():
+        raise ValueError("expected zero bits after the end of every tensor, got some set")

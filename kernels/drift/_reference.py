@@ -1,0 +1,20 @@
+"""Plain torch: the specification of the drift (its squares)."""
+
+import torch
+from torch import Tensor
+
+from kernels.bitmap._reference import dense_mask
+from kernels.layout import Packed
+from kernels.registry import register
+
+
+@register("drift", "reference")
+def drift(a: Packed, b: Packed, squares: Tensor) -> None:
+    for layer, d in enumerate((_dense(a) - _dense(b)).split(a.bitmap.segments.sizes)):
+        squares[layer] = d.square().sum()
+
+
+def _dense(model: Packed) -> Tensor:
+    dense = torch.zeros(model.bitmap.segments.numel, dtype=torch.float64, device=model.values.device)
+    dense[dense_mask(model.bitmap.words, model.bitmap.segments)] = model.values.double()
+    return dense

@@ -1,0 +1,52 @@
+"""Mask-weighted average:   v_i <- (sum_j w_j,i) / (number of j whose support has i),   on the entries i of a mask
+
+Every model j is (support, packed values); supports differ. Where no model has the entry the result is 0.
+A model counts where its support has the entry, also if the value there is 0. The result is packed on the mask.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from kernels import checks, registry
+from kernels.layout import Bitmap, Packed
+
+_call = registry.bind(__name__)
+MOST = 4095  # models in one call
+
+
+def masked_average(mask: Bitmap, models: Sequence[Packed], out: Tensor | None = None) -> Tensor:
+    """The mean of `models` on `mask`, summed in the order given. One model: its values carried over to `mask`."""
+    if not 1 <= len(models) <= MOST:
+        raise ValueError(f"expected 1 to {MOST} models, got {len(models)}")
+    named = {f"models[{j}]": model.values for j, model in enumerate(models)}
+    checks.flat(**named)
+    checks.same_dtype(**named)
+    for j, model in enumerate(models):
+        if model.bitmap.segments.sizes != mask.segments.sizes:
+            raise ValueError(
+                f"expected models of one shape, got mask {mask.segments.sizes} and models[{j}] {model.bitmap.segments.sizes}"
+            )
+        checks.length(model.bitmap.nnz, f"values of models[{j}]", values=model.values)
+        checks.same_device(mask=mask.words, support=model.bitmap.words, values=model.values)
+    values = models[0].values
+    if out is None:
+        out = torch.empty(mask.nnz, dtype=values.dtype, device=values.device)
+    else:
+        checks.flat(out=out)
+        checks.same_dtype(out=out, values=values)
+        checks.length(mask.nnz, "entries in the mask", out=out)
+        inside = [j for j, model in enumerate(models) if _overlap(out, model.values)]
+        if inside:
+            raise ValueError(f"expected an out of its own, got memory that models {inside} use")
+    if mask.nnz:
+        _call("masked_average", out.device, mask, list(models), out)
+    return out
+
+
+def _overlap(a: Tensor, b: Tensor) -> bool:
+    """Do two contiguous tensors share memory?"""
+    bytes_of = lambda x: (x.data_ptr(), x.data_ptr() + x.numel() * x.element_size())  # noqa: E731
+    (a0, a1), (b0, b1) = bytes_of(a), bytes_of(b)
+    return a0 < b1 and b0 < a1

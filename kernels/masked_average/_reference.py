@@ -1,0 +1,20 @@
+"""Plain torch: the specification of the mask-weighted average."""
+
+import torch
+from torch import Tensor
+
+from kernels.bitmap._reference import dense_mask
+from kernels.layout import Bitmap, Packed
+from kernels.registry import register
+
+
+@register("masked_average", "reference")
+def masked_average(mask: Bitmap, models: list[Packed], out: Tensor) -> None:
+    total = torch.zeros(mask.segments.numel, dtype=out.dtype, device=out.device)
+    count = torch.zeros_like(total)
+    for bitmap, values in models:
+        support = dense_mask(bitmap.words, bitmap.segments)
+        total[support] += values
+        count += support
+    mean = total / count.clamp(min=1)
+    out.copy_(mean[dense_mask(mask.words, mask.segments)])

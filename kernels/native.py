@@ -1,0 +1,92 @@
+"""The compiled extension: loading it, which instruction set it runs, how many threads it takes.
+
+The extension takes raw pointers and sizes, so every `_cpu.py` goes through `pointer`, which checks what the
+native code relies on. Threads are the extension's own (no OpenMP, so no clash with torch's runtime); the count is
+a context variable, so that one worker thread's choice never reaches another.
+"""
+
+import importlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import ModuleType
+
+import torch
+
+_extension: ModuleType | None
+try:
+    _extension = importlib.import_module("kernels._native")
+except ModuleNotFoundError as missing:  # not built; built but broken raises ImportError and is not caught
+    if missing.name != "kernels._native":
+        raise
+    _extension = None
+
+_threads: ContextVar[int | None] = ContextVar("threads", default=None)
+
+
+def extension() -> ModuleType:
+    """The compiled module, or a RuntimeError that says how to get it."""
+    if _extension is None:
+        raise RuntimeError("the native kernels are not built: run `pip install -e .` (or `make venv`)")
+    return _extension
+
+
+def isas() -> list[str]:
+    """Instruction sets that this binary holds and this machine runs, slowest first; empty when not built."""
+    return list(_extension.isas()) if _extension else []
+
+
+def isa() -> str:
+    """The instruction set in use: the best one, or what SPARSE_ISA names."""
+    return extension().isa()
+
+
+@contextmanager
+def use_isa(name: str) -> Iterator[None]:
+    """Run the native kernels on one instruction set. Process-wide: meant for tests and benchmarks."""
+    before = isa()
+    extension().set_isa(name)
+    try:
+        yield
+    finally:
+        extension().set_isa(before)
+
+
+def num_threads() -> int:
+    """Threads a native kernel may use: `use_threads`, else SPARSE_THREADS, else as many as torch uses."""
+    chosen = _threads.get()
+    if chosen is not None:
+        return chosen
+    text = os.environ.get("SPARSE_THREADS", "")
+    if not text:
+        return torch.get_num_threads()
+    if not text.isdigit() or int(text) < 1:
+        raise ValueError(f"expected SPARSE_THREADS to be a whole number from 1, got {text!r}")
+    return int(text)
+
+
+@contextmanager
+def use_threads(count: int) -> Iterator[None]:
+    """Let native kernels called in this context use `count` threads. Results do not depend on it."""
+    if count < 1:
+        raise ValueError(f"expected at least 1 thread, got {count}")
+    token = _threads.set(count)
+    try:
+        yield
+    finally:
+        _threads.reset(token)
+
+
+def pointer(x: torch.Tensor, dtype: torch.dtype = torch.float32) -> int:
+    """The address of a contiguous CPU tensor of this dtype: what the native code takes."""
+    if x.dtype != dtype or x.device.type != "cpu" or not x.is_contiguous():
+        raise ValueError(
+            f"native kernels take contiguous CPU tensors of {dtype}, got {x.dtype} on {x.device} with strides {x.stride()}"
+            "; other float types run with use_backend('reference')"
+        )
+    return x.data_ptr()
+
+
+def pointers(xs: Sequence[torch.Tensor], dtype: torch.dtype = torch.float32) -> list[int]:
+    return [pointer(x, dtype) for x in xs]

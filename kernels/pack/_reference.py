@@ -1,0 +1,18 @@
+"""Plain torch: the specification of pack and unpack."""
+
+from torch import Tensor
+
+from kernels.bitmap._reference import dense_mask
+from kernels.layout import Bitmap
+from kernels.registry import register
+
+
+@register("pack", "reference")
+def pack(dense: Tensor, bitmap: Bitmap, out: Tensor) -> None:
+    out.copy_(dense[dense_mask(bitmap.words, bitmap.segments)])
+
+
+@register("unpack", "reference")
+def unpack(values: Tensor, bitmap: Bitmap, out: Tensor) -> None:
+    out.zero_()
+    out[dense_mask(bitmap.words, bitmap.segments)] = values

@@ -1,0 +1,104 @@
+"""Which implementation of an operation runs: the only place that decides.
+
+By default the device of the tensors decides: a CPU tensor runs on `cpu` (native code), a CUDA tensor on
+`triton`. `use_backend("reference")` or the environment variable `SPARSE_BACKEND` overrides. `cpu:avx2` names one
+instruction set of the native backend. A backend asked for by name and missing raises; nothing ever falls back.
+"""
+
+import importlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+import torch
+
+from kernels import native
+
+BACKENDS = ("reference", "cpu", "triton")
+_BY_DEVICE = {"cpu": "cpu", "cuda": "triton"}
+_implementations: dict[tuple[str, str], Callable] = {}
+_forced: ContextVar[str | None] = ContextVar("backend", default=None)
+
+
+def register(op: str, backend: str) -> Callable[[Callable], Callable]:
+    """Decorator: this function is `op` on `backend`."""
+    assert backend in BACKENDS
+
+    def add(function: Callable) -> Callable:
+        assert (op, backend) not in _implementations, f"{op} is registered twice for {backend}"
+        _implementations[op, backend] = function
+        return function
+
+    return add
+
+
+def bind(package: str) -> Callable:
+    """`call(op, device, *args)` for the operations that live in `package`."""
+    return partial(_call, package)
+
+
+@contextmanager
+def use_backend(name: str) -> Iterator[None]:
+    """Run every operation on `reference`, `cpu`, `triton`, or one native variant such as `cpu:avx2`."""
+    backend, isa = _split(name)
+    token = _forced.set(backend)
+    try:
+        with native.use_isa(isa) if isa else _unchanged():
+            yield
+    finally:
+        _forced.reset(token)
+
+
+def variants() -> list[str]:
+    """Every backend this machine can run, the native one once per instruction set."""
+    names = ["reference", *(f"cpu:{isa}" for isa in native.isas())]
+    if _triton_runs("cuda" if torch.cuda.is_available() else "cpu"):
+        names.append("triton")
+    return names
+
+
+def backend_for(device: str) -> str:
+    """The backend that a call on tensors of this device type runs on."""
+    name = _forced.get() or os.environ.get("SPARSE_BACKEND")
+    if not name:
+        if device not in _BY_DEVICE:
+            raise ValueError(f"no kernels for device {device!r}; there are kernels for {sorted(_BY_DEVICE)}")
+        return _BY_DEVICE[device]
+    backend, isa = _split(name)
+    if isa:
+        raise ValueError(f"expected SPARSE_BACKEND to name a backend, got {name!r}; SPARSE_ISA names the instruction set")
+    if backend == "cpu" and device != "cpu":
+        raise ValueError(f"backend 'cpu' takes CPU tensors, got one on {device!r}")
+    if backend == "triton" and not _triton_runs(device):
+        raise ValueError("backend 'triton' takes CUDA tensors, or CPU tensors under TRITON_INTERPRET=1")
+    return backend
+
+
+def _call(package: str, op: str, device: torch.device, *args: Any) -> Any:
+    backend = backend_for(device.type)
+    found = _implementations.get((op, backend))
+    if found is None:
+        importlib.import_module(f"{package}._{backend}")
+        found = _implementations[op, backend]
+    return found(*args)
+
+
+def _split(name: str) -> tuple[str, str]:
+    backend, _, isa = name.partition(":")
+    if backend not in BACKENDS or (isa and backend != "cpu"):
+        raise ValueError(f"expected a backend out of {BACKENDS} or 'cpu:<instruction set>', got {name!r}")
+    if isa and isa not in native.isas():
+        raise ValueError(f"instruction set {isa!r} is not available here; there are {native.isas()}")
+    return backend, isa
+
+
+def _triton_runs(device: str) -> bool:
+    return device == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@contextmanager
+def _unchanged() -> Iterator[None]:
+    yield

@@ -1,0 +1,24 @@
+"""Plain torch: the specification of selection, by stable sort."""
+
+import torch
+from torch import Tensor
+
+from kernels.bitmap._reference import bitmap_from_mask, dense_mask
+from kernels.layout import Bitmap
+from kernels.registry import register
+
+
+@register("select", "reference")
+def select(x: Tensor, candidates: Bitmap, k: Tensor, largest: bool, dense: bool, words: Tensor) -> bool:
+    """Writes the chosen bits into words; False when a candidate is NaN."""
+    stored = dense_mask(candidates.words, candidates.segments)
+    score = x[stored].abs() if dense else x.abs()
+    if score.isnan().any():
+        return False
+    position = stored.nonzero().view(-1)
+    chosen = torch.zeros_like(stored)
+    sizes = candidates.counts.tolist()
+    for s, at, count in zip(score.split(sizes), position.split(sizes), k.tolist(), strict=True):
+        chosen[at[s.sort(descending=largest, stable=True).indices[:count]]] = True
+    bitmap_from_mask(chosen, candidates.segments, words)
+    return True

@@ -1,0 +1,37 @@
+"""What tests share: every variant this machine can run, random models, and a tolerance with a reason."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from kernels import bitmap, registry
+from kernels.layout import Bitmap, Segments
+
+
+def variants(*, without: Sequence[str] = ()) -> list[str]:
+    """Backends to test: the registry's own list, so that a new one is tested because it exists."""
+    return [name for name in registry.variants() if name.split(":")[0] not in without]
+
+
+def random_bitmap(sizes: Sequence[int], density: float, seed: int = 0) -> Bitmap:
+    generator = torch.Generator().manual_seed(seed)
+    mask = torch.rand(sum(sizes), generator=generator) < density
+    with registry.use_backend("reference"):
+        return bitmap.from_mask(mask, Segments(tuple(sizes)))
+
+
+def randn(n: int, seed: int = 0) -> Tensor:
+    return torch.randn(n, generator=torch.Generator().manual_seed(seed))
+
+
+def assert_close(actual: Tensor, expected: Tensor, *, terms: int = 1) -> None:
+    """Equal up to the rounding of a sum of `terms` numbers in the dtype of `actual`, relative to the largest."""
+    assert actual.shape == expected.shape
+    if actual.numel() == 0:
+        return
+    unit = torch.finfo(actual.dtype).eps
+    expected = expected.double()
+    scale = expected.abs().max().clamp(min=1e-30)
+    worst = ((actual.double() - expected).abs() / scale).max().item()
+    assert worst <= 4 * unit * max(terms, 1), f"off by {worst:.3g}, allowed {4 * unit * terms:.3g} ({terms} terms)"
