@@ -7,12 +7,14 @@ a context variable, so that one worker thread's choice never reaches another.
 
 import importlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import ModuleType
 
 import torch
+
+from kernels.layout import Bitmap, Segments
 
 _extension: ModuleType | None
 try:
@@ -88,5 +90,11 @@ def pointer(x: torch.Tensor, dtype: torch.dtype = torch.float32) -> int:
     return x.data_ptr()
 
 
-def pointers(xs: Sequence[torch.Tensor], dtype: torch.dtype = torch.float32) -> list[int]:
-    return [pointer(x, dtype) for x in xs]
+def placement(segments: Segments) -> tuple[int, int, int]:
+    """How many segments, and where the addresses of their first words and first dense entries are."""
+    return len(segments), pointer(segments.starts, torch.int64), pointer(segments.dense, torch.int64)
+
+
+def structure(bitmap: Bitmap) -> tuple[int, int, int, int, int]:
+    """A bitmap as the native code takes it: words, packed offsets, placement."""
+    return pointer(bitmap.words, torch.int64), pointer(bitmap.offsets, torch.int64), *placement(bitmap.segments)

@@ -34,8 +34,8 @@ def pqi(values: Tensor, offsets: Tensor, *, p: float = 0.5, q: float = 1.0) -> P
         _call("pq_norms", values.device, values, offsets, float(p), float(q), norms)
     p_norm, q_norm = norms.unbind(1)
     d = offsets.diff().double().clamp(min=1)
-    ratio = d ** (1 / q - 1 / p) * p_norm / q_norm
-    return PQ(torch.where(q_norm > 0, 1 - ratio, ratio * 0).nan_to_num(0.0).where(~q_norm.isnan(), q_norm), p_norm, q_norm)
+    ratio = d ** (1 / q - 1 / p) * p_norm / q_norm  # at most 1 but for rounding; 0/0 in a layer of zeros
+    return PQ(torch.where(q_norm == 0, 0.0, 1 - ratio.clamp(max=1)), p_norm, q_norm)
 
 
 def check_offsets(offsets: Tensor, values: Tensor) -> None:

@@ -1,0 +1,136 @@
+// Python bindings, the only file that knows Python. Arguments are addresses and sizes, checked by the callers in
+// kernels/*/_cpu.py; nothing is converted, so nothing is written into a temporary. The GIL is released in every call.
+#define SPARSE_ISA baseline
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "dispatch.h"
+
+namespace nb = nanobind;
+using namespace sparsefl;
+using Address = uintptr_t;
+
+namespace {
+
+template <typename T> T* at(Address a) { return reinterpret_cast<T*>(a); }
+
+Segments segments(int64_t count, Address starts, Address dense) {
+  return {count, at<const int64_t>(starts), at<const int64_t>(dense)};
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  nb::set_leak_warnings(false);
+  using Release = nb::call_guard<nb::gil_scoped_release>;
+
+  m.def("isas", [] {
+    std::vector<std::string> names;
+    for (const Ops* o : available()) names.push_back(o->name);
+    return names;
+  });
+  m.def("isa", [] { return std::string(ops().name); });
+  m.def("set_isa", &choose);
+
+  m.def(
+      "masked_sgd",
+      [](Address w, Address g, Address u, int64_t n, float lr, float momentum, float weight_decay, bool nesterov,
+         float scale, int threads) {
+        ops().masked_sgd(at<float>(w), at<const float>(g), at<float>(u), n,
+                         {lr, momentum, weight_decay, scale, nesterov}, threads);
+      },
+      Release());
+  m.def(
+      "masked_sgd_through",
+      [](Address w, Address g, Address u, Address words, Address offsets, int64_t count, Address starts, Address dense,
+         float lr, float momentum, float weight_decay, bool nesterov, float scale, int threads) {
+        ops().masked_sgd_through(at<float>(w), at<const float>(g), at<float>(u), at<const uint64_t>(words),
+                                 at<const int64_t>(offsets), segments(count, starts, dense),
+                                 {lr, momentum, weight_decay, scale, nesterov}, threads);
+      },
+      Release());
+  m.def(
+      "masked_average",
+      [](Address mask, int64_t num_words, const std::vector<Address>& words, const std::vector<Address>& values,
+         const std::vector<int64_t>& nnz, Address out, int64_t n, int threads) {
+        std::vector<Packed> models;
+        for (size_t j = 0; j < words.size(); j++)
+          models.push_back({at<const uint64_t>(words[j]), at<const float>(values[j]), nnz[j]});
+        nb::gil_scoped_release release;
+        ops().masked_average(at<const uint64_t>(mask), num_words, models.data(), int(models.size()), at<float>(out), n,
+                             threads);
+      });
+  m.def(
+      "pq_norms",
+      [](Address values, Address offsets, int64_t count, double p, double q, Address norms, int threads) {
+        ops().pq_norms(at<const float>(values), at<const int64_t>(offsets), count, p, q, at<double>(norms), threads);
+      },
+      Release());
+  m.def(
+      "select",
+      [](Address x, Address words, Address offsets, int64_t count, Address starts, Address dense, Address k,
+         bool largest, bool x_is_dense, Address chosen, int threads) {
+        return ops().select(at<const float>(x), at<const uint64_t>(words), at<const int64_t>(offsets),
+                            segments(count, starts, dense), at<const int64_t>(k), largest, x_is_dense,
+                            at<uint64_t>(chosen), threads);
+      },
+      Release());
+  m.def(
+      "pack",
+      [](Address from, Address words, Address offsets, int64_t count, Address starts, Address dense, Address out,
+         int threads) {
+        ops().pack(at<const float>(from), at<const uint64_t>(words), at<const int64_t>(offsets),
+                   segments(count, starts, dense), at<float>(out), threads);
+      },
+      Release());
+  m.def(
+      "unpack",
+      [](Address from, Address words, Address offsets, int64_t count, Address starts, Address dense, Address out,
+         int threads) {
+        ops().unpack(at<const float>(from), at<const uint64_t>(words), at<const int64_t>(offsets),
+                     segments(count, starts, dense), at<float>(out), threads);
+      },
+      Release());
+  m.def(
+      "drift",
+      [](Address words_a, Address values_a, Address offsets_a, int64_t nnz_a, Address words_b, Address values_b,
+         Address offsets_b, int64_t nnz_b, int64_t count, Address starts, Address dense, Address squares,
+         int threads) {
+        ops().drift({at<const uint64_t>(words_a), at<const float>(values_a), nnz_a},
+                    {at<const uint64_t>(words_b), at<const float>(values_b), nnz_b}, at<const int64_t>(offsets_a),
+                    at<const int64_t>(offsets_b), segments(count, starts, dense), at<double>(squares), threads);
+      },
+      Release());
+  m.def(
+      "bitmap_count",
+      [](Address words, int64_t count, Address starts, Address dense, Address counts) {
+        ops().bitmap_count(at<const uint64_t>(words), segments(count, starts, dense), at<int64_t>(counts));
+      },
+      Release());
+  m.def(
+      "bitmap_from_mask",
+      [](Address mask, int64_t count, Address starts, Address dense, Address words) {
+        ops().bitmap_from_mask(at<const uint8_t>(mask), segments(count, starts, dense), at<uint64_t>(words));
+      },
+      Release());
+  m.def(
+      "bitmap_to_mask",
+      [](Address words, int64_t count, Address starts, Address dense, Address mask) {
+        ops().bitmap_to_mask(at<const uint64_t>(words), segments(count, starts, dense), at<uint8_t>(mask));
+      },
+      Release());
+  m.def(
+      "bitmap_csr",
+      [](Address words, int64_t rows, int64_t cols, Address pointers, Address columns, int64_t nnz) {
+        ops().bitmap_csr(at<const uint64_t>(words), rows, cols, at<int32_t>(pointers), at<int32_t>(columns), nnz);
+      },
+      Release());
+  m.def(
+      "bitmap_transpose",
+      [](Address words, int64_t rows, int64_t cols, Address pointers, Address row, Address order, int64_t nnz) {
+        ops().bitmap_transpose(at<const uint64_t>(words), rows, cols, at<int32_t>(pointers), at<int32_t>(row),
+                               at<int32_t>(order), nnz);
+      },
+      Release());
+}

@@ -1,0 +1,23 @@
+// The operations of one instruction set, declared from the types of the table so that both cannot differ.
+#pragma once
+#include <type_traits>
+
+#include "ops.h"
+
+#define SPARSE_DECLARE(op) std::remove_pointer_t<decltype(sparsefl::Ops::op)> op;
+namespace SPARSE_ISA {
+SPARSE_DECLARE(masked_sgd)
+SPARSE_DECLARE(masked_sgd_through)
+SPARSE_DECLARE(masked_average)
+SPARSE_DECLARE(pq_norms)
+SPARSE_DECLARE(select)
+SPARSE_DECLARE(pack)
+SPARSE_DECLARE(unpack)
+SPARSE_DECLARE(drift)
+SPARSE_DECLARE(bitmap_count)
+SPARSE_DECLARE(bitmap_from_mask)
+SPARSE_DECLARE(bitmap_to_mask)
+SPARSE_DECLARE(bitmap_csr)
+SPARSE_DECLARE(bitmap_transpose)
+}  // namespace SPARSE_ISA
+#undef SPARSE_DECLARE

@@ -1,0 +1,58 @@
+// The native operations as a table of functions: one table per instruction set, filled by table.cpp.
+// Pointers and sizes only; what they must satisfy is checked in Python. None of them keeps a pointer.
+#pragma once
+#include <stdint.h>
+
+namespace sparsefl {
+
+// Where the tensors of a model lie: starts[l] first word of the bitmap, dense[l] first dense entry, offsets[l] first
+// packed value of segment l; all have count + 1 entries.
+struct Segments {
+  int64_t count;
+  const int64_t *starts, *dense;
+};
+
+struct Sgd {
+  float lr, momentum, weight_decay, scale;
+  bool nesterov;
+};
+
+struct Packed {
+  const uint64_t* words;
+  const float* values;
+  int64_t nnz;
+};
+
+struct Ops {
+  const char* name;
+  void (*masked_sgd)(float* w, const float* g, float* u, int64_t n, Sgd, int threads);
+  void (*masked_sgd_through)(float* w, const float* g, float* u, const uint64_t* words, const int64_t* offsets,
+                             Segments, Sgd, int threads);
+  void (*masked_average)(const uint64_t* mask, int64_t num_words, const Packed* models, int num_models, float* out,
+                         int64_t n, int threads);
+  void (*pq_norms)(const float* values, const int64_t* offsets, int64_t count, double p, double q, double* norms,
+                   int threads);
+  bool (*select)(const float* x, const uint64_t* words, const int64_t* offsets, Segments, const int64_t* k,
+                 bool largest, bool dense, uint64_t* chosen, int threads);
+  void (*pack)(const float* dense, const uint64_t* words, const int64_t* offsets, Segments, float* out, int threads);
+  void (*unpack)(const float* values, const uint64_t* words, const int64_t* offsets, Segments, float* out,
+                 int threads);
+  void (*drift)(Packed a, Packed b, const int64_t* offsets_a, const int64_t* offsets_b, Segments, double* squares,
+                int threads);
+  void (*bitmap_count)(const uint64_t* words, Segments, int64_t* counts);
+  void (*bitmap_from_mask)(const uint8_t* mask, Segments, uint64_t* words);
+  void (*bitmap_to_mask)(const uint64_t* words, Segments, uint8_t* mask);
+  void (*bitmap_csr)(const uint64_t* words, int64_t rows, int64_t cols, int32_t* pointers, int32_t* columns,
+                     int64_t nnz);
+  void (*bitmap_transpose)(const uint64_t* words, int64_t rows, int64_t cols, int32_t* pointers, int32_t* row,
+                           int32_t* order, int64_t nnz);
+};
+
+}  // namespace sparsefl
+
+// Each source defines its functions in this namespace under the names above; the types keep one home.
+namespace SPARSE_ISA {
+using sparsefl::Packed;
+using sparsefl::Segments;
+using sparsefl::Sgd;
+}  // namespace SPARSE_ISA

@@ -1,0 +1,21 @@
+// Threads of our own: no OpenMP, hence no second OpenMP runtime beside torch's and nothing that forks badly.
+// Work is cut into chunks whose bounds depend on the problem alone, so a result never depends on the thread count.
+#pragma once
+#include <stdint.h>
+
+namespace sparsefl {
+
+// Calls body(context, i) once for every i < chunks, on at most `threads` threads, the caller among them.
+// With one thread, one chunk, or the pool busy for another caller, it runs right here.
+void run_chunks(int64_t chunks, int threads, void (*body)(void* context, int64_t i), void* context);
+
+}  // namespace sparsefl
+
+namespace SPARSE_ISA {
+
+template <typename Body> static inline void parallel_for(int64_t chunks, int threads, Body body) {
+  sparsefl::run_chunks(
+      chunks, threads, [](void* context, int64_t i) { (*static_cast<Body*>(context))(i); }, &body);
+}
+
+}  // namespace SPARSE_ISA

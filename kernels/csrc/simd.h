@@ -1,0 +1,175 @@
+// Vectors of the instruction set this file is compiled for. Every kernel source is compiled once per set, inside the
+// namespace SPARSE_ISA, so one source serves SSE2/NEON (4 lanes), AVX2+FMA+BMI2 (8) and AVX-512 (16).
+// Only C headers and compiler built-ins here: a std:: template instantiated under -mavx2 could replace the baseline's
+// copy of it at link time and crash an older machine.
+#pragma once
+#include <stdint.h>
+#include <string.h>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+#define SPARSE_LANES 16
+#elif defined(__AVX2__)
+#define SPARSE_LANES 8
+#else
+#define SPARSE_LANES 4
+#endif
+
+namespace SPARSE_ISA {
+
+constexpr int W = SPARSE_LANES;          // lanes of a vector
+constexpr uint32_t ALL = (1ull << W) - 1;  // a bit for each lane
+constexpr int STEPS = 64 / W;            // vectors under one word of a bitmap
+
+typedef float vf __attribute__((vector_size(4 * W)));
+typedef int32_t vi __attribute__((vector_size(4 * W)));
+typedef float vf_any __attribute__((vector_size(4 * W), aligned(4), may_alias));
+typedef int32_t vi_any __attribute__((vector_size(4 * W), aligned(4), may_alias));
+
+static inline vf load(const float* p) { return *reinterpret_cast<const vf_any*>(p); }
+static inline vi load(const int32_t* p) { return *reinterpret_cast<const vi_any*>(p); }
+static inline void store(float* p, vf v) { *reinterpret_cast<vf_any*>(p) = v; }
+static inline void store(int32_t* p, vi v) { *reinterpret_cast<vi_any*>(p) = v; }
+static inline vf splat(float x) { return x - vf{}; }
+static inline vi splat(int32_t x) { return x - vi{}; }
+static inline vf as_float(vi v) { return reinterpret_cast<vf>(v); }
+static inline vi as_int(vf v) { return reinterpret_cast<vi>(v); }
+static inline vf to_float(vi v) { return __builtin_convertvector(v, vf); }
+static inline vf absolute(vf v) { return as_float(as_int(v) & 0x7fffffff); }
+
+static inline vi iota() {
+#if SPARSE_LANES == 16
+  return vi{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#elif SPARSE_LANES == 8
+  return vi{0, 1, 2, 3, 4, 5, 6, 7};
+#else
+  return vi{0, 1, 2, 3};
+#endif
+}
+
+// The first n lanes from memory (0 <= n <= W), the others 0; reads nothing beyond.
+static inline vf load_first(const float* p, int64_t n) {
+  float lanes[W] = {};
+  memcpy(lanes, p, n * sizeof(float));
+  return load(lanes);
+}
+template <typename T, typename V> static inline void store_first(T* p, V v, int64_t n) {
+  T lanes[W];
+  store(lanes, v);
+  memcpy(p, lanes, n * sizeof(T));
+}
+// A whole vector where the array has one left, else what is left.
+static inline vf load_until(const float* p, const float* end) {
+  return end - p >= W ? load(p) : load_first(p, end - p > 0 ? end - p : 0);
+}
+template <typename T, typename V> static inline void store_until(T* p, V v, const T* end) {
+  end - p >= W ? store(p, v) : store_first(p, v, end - p > 0 ? end - p : 0);
+}
+
+static inline double sum(vf v) {  // in double, in lane order
+  double total = 0;
+  for (int i = 0; i < W; i++) total += v[i];
+  return total;
+}
+
+static inline int popcount(uint64_t x) { return __builtin_popcountll(x); }
+static inline uint64_t low_bits(int n) { return n >= 64 ? ~0ull : (1ull << n) - 1; }
+
+// pext collects the bits of x under m at the bottom, pdep spreads the bottom bits of x to the bits of m.
+#if defined(__BMI2__)
+constexpr bool FAST_PEXT = true;
+static inline uint64_t pext(uint64_t x, uint64_t m) { return _pext_u64(x, m); }
+static inline uint64_t pdep(uint64_t x, uint64_t m) { return _pdep_u64(x, m); }
+#else
+constexpr bool FAST_PEXT = false;
+static inline uint64_t pext(uint64_t x, uint64_t m) {
+  uint64_t out = 0;
+  for (int k = 0; m; m &= m - 1, k++) out |= uint64_t((x & m & -m) != 0) << k;
+  return out;
+}
+static inline uint64_t pdep(uint64_t x, uint64_t m) {
+  uint64_t out = 0;
+  for (; m; m &= m - 1, x >>= 1) out |= (x & 1) ? m & -m : 0;
+  return out;
+}
+#endif
+
+// compress: the lanes whose bit is set, moved to the front (what follows them is unspecified).
+// expand: lane i is the next of the front lanes where bit i is set, else 0.  skip: the first of them to use.
+// any_below: a bit for every lane with a < b.
+#if SPARSE_LANES == 16
+static inline vf compress(vf v, uint32_t bits) { return (vf)_mm512_maskz_compress_ps(bits, (__m512)v); }
+static inline vi compress(vi v, uint32_t bits) { return (vi)_mm512_maskz_compress_epi32(bits, (__m512i)v); }
+static inline vf expand(vf v, uint32_t bits) { return (vf)_mm512_maskz_expand_ps(bits, (__m512)v); }
+static inline vf expand(vf v, uint32_t bits, int skip) {
+  return expand((vf)_mm512_permutexvar_ps((__m512i)(iota() + skip), (__m512)v), bits);
+}
+static inline uint32_t any_below(vi a, vi b) { return _mm512_cmplt_epi32_mask((__m512i)a, (__m512i)b); }
+static inline uint32_t any_equal(vi a, vi b) { return _mm512_cmpeq_epi32_mask((__m512i)a, (__m512i)b); }
+static inline vi lanes_of(uint32_t bits) { return (vi)_mm512_maskz_set1_epi32(bits, -1); }
+static inline vf root(vf v) { return (vf)_mm512_sqrt_ps((__m512)v); }
+#else
+constexpr int TABLE = 1 << (W == 8 ? 8 : 4);
+struct Permutations {
+  alignas(32) int32_t front[TABLE][W];   // compress: where the i-th set bit is
+  alignas(32) int32_t spread[TABLE][W];  // expand: which set bit lane i is; negative where its bit is clear
+};
+static constexpr Permutations permutations() {
+  Permutations t{};
+  for (int bits = 0; bits < TABLE; bits++) {
+    int n = 0;
+    for (int i = 0; i < W; i++) {
+      t.front[bits][i] = 0;
+      t.spread[bits][i] = INT32_MIN;
+    }
+    for (int i = 0; i < W; i++)
+      if (bits >> i & 1) {
+        t.front[bits][n] = i;
+        t.spread[bits][i] = n++;
+      }
+  }
+  return t;
+}
+static constexpr Permutations PERMUTE = permutations();
+
+#if SPARSE_LANES == 8
+static inline vf permute(vf v, vi at) { return (vf)_mm256_permutevar8x32_ps((__m256)v, (__m256i)at); }
+static inline vi permute(vi v, vi at) { return (vi)_mm256_permutevar8x32_epi32((__m256i)v, (__m256i)at); }
+static inline vf zero_negative(vf v, vi at) {
+  return (vf)_mm256_blendv_ps((__m256)v, _mm256_setzero_ps(), (__m256)as_float(at));
+}
+static inline uint32_t signs(vi v) { return _mm256_movemask_ps((__m256)as_float(v)); }
+static inline vf root(vf v) { return (vf)_mm256_sqrt_ps((__m256)v); }
+#else
+static inline vf permute(vf v, vi at) { return __builtin_shuffle(v, at); }
+static inline vi permute(vi v, vi at) { return __builtin_shuffle(v, at); }
+static inline vf zero_negative(vf v, vi at) { return as_float(as_int(v) & ~(at >> 31)); }
+static inline uint32_t signs(vi v) {
+  return (v[0] < 0) | (v[1] < 0) << 1 | (v[2] < 0) << 2 | (v[3] < 0) << 3;
+}
+static inline vf root(vf v) {
+  for (int i = 0; i < W; i++) v[i] = __builtin_sqrtf(v[i]);
+  return v;
+}
+#endif
+static inline vf compress(vf v, uint32_t bits) { return permute(v, load(PERMUTE.front[bits])); }
+static inline vi compress(vi v, uint32_t bits) { return permute(v, load(PERMUTE.front[bits])); }
+static inline vf expand(vf v, uint32_t bits) {
+  const vi at = load(PERMUTE.spread[bits]);
+  return zero_negative(permute(v, at), at);
+}
+static inline vf expand(vf v, uint32_t bits, int skip) {
+  const vi at = load(PERMUTE.spread[bits]);
+  return zero_negative(permute(v, at + skip), at);
+}
+static inline uint32_t any_below(vi a, vi b) { return signs(a < b); }
+static inline uint32_t any_equal(vi a, vi b) { return signs(a == b); }
+static inline vi lanes_of(uint32_t bits) {
+  vi one = 1 << iota();
+  return (splat(int32_t(bits)) & one) == one;
+}
+#endif
+
+}  // namespace SPARSE_ISA

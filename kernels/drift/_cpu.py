@@ -1,0 +1,24 @@
+"""Native drift."""
+
+import torch
+from torch import Tensor
+
+from kernels.layout import Packed
+from kernels.native import extension, num_threads, placement, pointer
+from kernels.registry import register
+
+
+@register("drift", "cpu")
+def drift(a: Packed, b: Packed, squares: Tensor) -> None:
+    placed = placement(a.bitmap.segments)
+    extension().drift(*_side(a), *_side(b), *placed, pointer(squares, torch.float64), num_threads())
+
+
+def _side(model: Packed) -> tuple[int, int, int, int]:
+    bitmap, values = model
+    return (
+        pointer(bitmap.words, torch.int64),
+        pointer(values),
+        pointer(bitmap.offsets, torch.int64),
+        values.numel(),
+    )

@@ -1,0 +1,27 @@
+"""Native masked SGD."""
+
+from torch import Tensor
+
+from kernels.layout import Bitmap
+from kernels.native import extension, num_threads, pointer, structure
+from kernels.registry import register
+
+
+@register("masked_sgd_", "cpu")
+def masked_sgd_(
+    w: Tensor,
+    g: Tensor,
+    u: Tensor | None,
+    lr: float,
+    momentum: float,
+    weight_decay: float,
+    nesterov: bool,
+    scale: float,
+    through: Bitmap | None,
+) -> None:
+    at = pointer(w), pointer(g), 0 if u is None else pointer(u)
+    numbers = lr, momentum, weight_decay, nesterov, scale, num_threads()
+    if through is None:
+        extension().masked_sgd(*at, w.numel(), *numbers)
+    else:
+        extension().masked_sgd_through(*at, *structure(through), *numbers)

@@ -1,0 +1,17 @@
+"""Native pack and unpack."""
+
+from torch import Tensor
+
+from kernels.layout import Bitmap
+from kernels.native import extension, num_threads, pointer, structure
+from kernels.registry import register
+
+
+@register("pack", "cpu")
+def pack(dense: Tensor, bitmap: Bitmap, out: Tensor) -> None:
+    extension().pack(pointer(dense), *structure(bitmap), pointer(out), num_threads())
+
+
+@register("unpack", "cpu")
+def unpack(values: Tensor, bitmap: Bitmap, out: Tensor) -> None:
+    extension().unpack(pointer(values), *structure(bitmap), pointer(out), num_threads())

@@ -1,0 +1,46 @@
+"""Builds the native kernels: setuptools asks CMake (with ninja) for the extension `kernels._native`."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+
+class CMakeExtension(Extension):
+    """An extension that CMakeLists.txt describes."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, sources=[])
+
+
+class CMakeBuild(build_ext):
+    def build_extension(self, extension: Extension) -> None:
+        target = Path(self.get_ext_fullpath(extension.name)).resolve()
+        work = Path(self.build_temp).resolve()
+        work.mkdir(parents=True, exist_ok=True)
+        configure = [
+            "cmake", "-S", str(Path(__file__).parent.resolve()), "-B", str(work), "-G", "Ninja",
+            f"-DPython_EXECUTABLE={sys.executable}", "-DCMAKE_BUILD_TYPE=Release",
+            *os.environ.get("CMAKE_ARGS", "").split(),
+        ]  # fmt: skip
+        subprocess.run(configure, check=True)
+        subprocess.run(["cmake", "--build", str(work)], check=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(next(work.glob("_native*.so")), target)
+
+
+setup(
+    packages=[
+        "kernels",
+        *(f"kernels.{op}" for op in ("bitmap", "drift", "masked_average", "masked_sgd", "pack", "pqi", "select")),
+        "sparse_engine",
+        "fl",
+        "bench",
+    ],
+    ext_modules=[CMakeExtension("kernels._native")],
+    cmdclass={"build_ext": CMakeBuild},
+)

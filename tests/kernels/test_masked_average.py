@@ -1,0 +1,93 @@
+"""kernels.masked_average against float64, on every variant and over every regime of density."""
+
+import pytest
+import torch
+from helpers import assert_close, randn, random_bitmap, variants
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernels import bitmap, use_backend, use_threads
+from kernels.layout import Packed
+from kernels.masked_average import masked_average
+
+
+def models(sizes, densities, seed=0):
+    found = []
+    for j, density in enumerate(densities):
+        support = random_bitmap(sizes, density, seed + j)
+        found.append(Packed(support, randn(support.nnz, seed + 100 + j)))
+    return found
+
+
+def expected(mask, given):
+    with use_backend("reference"):
+        return masked_average(mask, [Packed(m.bitmap, m.values.double()) for m in given])
+
+
+@pytest.mark.parametrize("variant", variants())
+@pytest.mark.parametrize("sizes", [(1,), (63,), (64, 0, 65), (1023, 1, 700)])
+@pytest.mark.parametrize("density", [0.0, 0.05, 0.15, 0.5, 1.0])
+@pytest.mark.parametrize("count", [1, 2, 11])
+def test_matches_float64(variant, sizes, density, count):
+    mask = random_bitmap(sizes, density, seed=77)
+    given = models(sizes, [density] * count)
+    with use_backend(variant):
+        assert_close(masked_average(mask, given), expected(mask, given), terms=count)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.integers(0, 300), min_size=1, max_size=4),
+    st.floats(0, 1),
+    st.lists(st.floats(0, 1), min_size=1, max_size=20),
+    st.integers(0, 10**6),
+)
+def test_any_mix_of_patterns_on_the_native_variants(sizes, density, densities, seed):
+    mask, given = random_bitmap(sizes, density, seed + 50), models(sizes, densities, seed)
+    wanted = expected(mask, given)
+    for variant in variants(without=["reference", "triton"]):
+        with use_backend(variant):
+            assert_close(masked_average(mask, given), wanted, terms=len(given))
+
+
+@pytest.mark.parametrize("variant", variants())
+def test_worked_by_hand(variant):
+    rows = {"own": [1.0, 2.0, None, None], "left": [3.0, None, None, 0.0], "right": [8.0, 4.0, None, None]}
+    given = []
+    for row in rows.values():
+        support = bitmap.from_mask(torch.tensor([x is not None for x in row]))
+        given.append(Packed(support, torch.tensor([x for x in row if x is not None])))
+    with use_backend(variant):
+        everywhere = masked_average(bitmap.full((4,)), given)
+        on_own = masked_average(given[0].bitmap, given)
+        alone = masked_average(bitmap.full((4,)), given[:1])
+    assert everywhere.tolist() == [4.0, 3.0, 0.0, 0.0]  # 12/3, 6/2, nobody, a stored zero
+    assert on_own.tolist() == [4.0, 3.0]
+    assert alone.tolist() == [1.0, 2.0, 0.0, 0.0]
+
+
+def test_more_than_fifteen_models_and_threads():
+    sizes = [9000, 64 * 5000]  # several chunks
+    given, mask = models(sizes, [0.02, 0.2, 0.6] * 6), random_bitmap(sizes, 0.3, 5)
+    with use_backend("reference"):
+        wanted = masked_average(mask, given)
+    results = []
+    for threads in (1, 2, 3):
+        with use_threads(threads):
+            results.append(masked_average(mask, given))
+    assert_close(results[0], wanted, terms=len(given))
+    assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
+
+
+def test_bad_input_is_refused():
+    own, other = models([100], [0.5])[0], models([64, 36], [0.5])[0]
+    with pytest.raises(ValueError, match="1 to 4095 models, got 0"):
+        masked_average(own.bitmap, [])
+    with pytest.raises(ValueError, match="models of one shape"):
+        masked_average(own.bitmap, [own, other])
+    with pytest.raises(ValueError, match="values of models\\[0\\]"):
+        masked_average(own.bitmap, [Packed(own.bitmap, own.values[:-1])])
+    with pytest.raises(ValueError, match="expected one dtype"):
+        masked_average(own.bitmap, [own, Packed(own.bitmap, own.values.double())])
+    with pytest.raises(ValueError, match="out of its own"):
+        masked_average(own.bitmap, [own], out=own.values)
