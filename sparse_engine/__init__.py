@@ -1,0 +1,34 @@
+"""Sparse models: patterns, compressed states, and what pruning, growing and averaging do to them.
+
+Knows no client and no round. `import sparse_engine as se` is meant to be enough. `se.masks` is the function
+(what a network or state stores); the module of first masks is reached by `from sparse_engine.masks import`.
+"""
+
+from sparse_engine.averaging import average, drift
+from sparse_engine.growing import rigl, rigl_fraction
+from sparse_engine.masks import erk_densities, erk_masks, uniform_masks
+from sparse_engine.modules import compress, load, masks
+from sparse_engine.pattern import Pattern
+from sparse_engine.pruning import PQIConfig, pqi, prune_pqi
+from sparse_engine.state import Layout, State
+from sparse_engine.tensor import SparseTensor
+
+__all__ = [
+    "Layout",
+    "PQIConfig",
+    "Pattern",
+    "SparseTensor",
+    "State",
+    "average",
+    "compress",
+    "drift",
+    "erk_densities",
+    "erk_masks",
+    "load",
+    "masks",
+    "pqi",
+    "prune_pqi",
+    "rigl",
+    "rigl_fraction",
+    "uniform_masks",
+]
