@@ -1,12 +1,12 @@
-"""What the Triton kernels share: tiles of a bitmap, tables of blocks and chunks, and launches that know their types.
+"""What the Triton kernels share: tiles of a bitmap, tables of blocks and chunks, launches with fixed types.
 
-A block is 16 words of one segment, seen as [16 words, 64 bits] = 1024 entries. Its stored entries are packed from
-`ranks[block]` on (the rank directory), entry (w, b) at
+A block is 16 words of one segment, seen as [16 words, 64 bits] = 1024 entries. Entry (w, b) has packed index
 
     ranks[block] + sum_{v < w} popcount(word_v) + popcount(word_w & (2^b - 1))
 
-A chunk is a run of at most 16384 packed values of one segment. Both tables are int64, one row a program.
-Every launch goes through a `Config`; `kernels.aot` compiles each of them for an RTX 4090 without having one.
+where `ranks` is the rank directory, kept with its bitmap. A chunk is up to 16384 packed values of a segment.
+A table of blocks or chunks is int64, one row a program. Every launch goes through a `Config`, and `aot`
+compiles each of them for an RTX 4090 without having one.
 """
 
 import inspect
@@ -25,23 +25,33 @@ from kernels.layout import WORD, Bitmap, Segments
 ROWS = tl.constexpr(16)  # words of a block
 BITS = tl.constexpr(WORD)
 FIELDS = tl.constexpr(5)  # of a row in the block table: word, dense, size, segment, first
-RUN = tl.constexpr(2048)  # values that a chunk loads at a time
+RUN = tl.constexpr(2048)  # values that a program streams at a time,
+RUN_WARPS = 8  # so 8 a thread: two 128-bit loads
 BLOCK, CHUNK = ROWS.value * WORD, 8 * RUN.value
 COUNTED = tl.constexpr(64)  # blocks that one program counts
 
 CONFIGS: list["Config"] = []
-_TYPES = {torch.float32: "*fp32", torch.float64: "*fp64", torch.int64: "*i64", torch.int32: "*i32", torch.uint8: "*u8"}
-_SCALARS = {int: "i64", float: "fp32"}
+_TYPES = {
+    torch.float32: "*fp32",
+    torch.float64: "*fp64",
+    torch.int64: "*i64",
+    torch.int32: "*i32",
+    torch.uint8: "*u8",
+    int: "i64",
+    float: "fp32",
+}
 
 
 def kernel(function: Callable) -> Callable:
-    """triton.jit without specialisation on values, so that one `Config` is one binary: the one `aot` looked at."""
-    return triton.jit(function, do_not_specialize=list(inspect.signature(function).parameters))
+    """triton.jit without specialisation on values: one `Config` is one binary, the one that `aot` sees."""
+    parameters = inspect.signature(function).parameters.values()
+    at_run_time = [x.name for x in parameters if x.annotation is not tl.constexpr]
+    return triton.jit(function, do_not_specialize=at_run_time)
 
 
 @dataclass(frozen=True)
 class Config:
-    """A kernel with its argument types and constants: what is launched, and what is compiled ahead of time."""
+    """A kernel with its argument types and constants: what is launched, and what `aot` compiles."""
 
     op: str
     kernel: Any
@@ -52,18 +62,23 @@ class Config:
     def __post_init__(self) -> None:
         CONFIGS.append(self)
 
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"num_warps": self.num_warps, "enable_fp_fusion": True}
+
     def launch(self, programs: int, *args: Any) -> None:
-        given = " ".join(_TYPES[x.dtype] if isinstance(x, Tensor) else _SCALARS[type(x)] for x in args)
+        given = " ".join(_TYPES[x.dtype if isinstance(x, Tensor) else type(x)] for x in args)
         assert given == self.types, f"{self.op} is compiled for {self.types}, got {given}"
         if programs:
-            with torch.cuda.device_of(args[0]):  # Triton launches on the current device; nothing for CPU tensors
-                self.kernel[(programs,)](*args, **self.constants, num_warps=self.num_warps)
+            with torch.cuda.device_of(args[0]):  # Triton launches on the current device
+                self.kernel[(programs,)](*args, **self.constants, **self.options)
 
 
 def float32(**tensors: Tensor) -> None:
     wrong = {name: x.dtype for name, x in tensors.items() if x.dtype != torch.float32}
     if wrong:
-        raise ValueError(f"triton kernels take float32, got {wrong}; other float types run with use_backend('reference')")
+        hint = "other float types run with use_backend('reference')"
+        raise ValueError(f"triton kernels take float32, got {wrong}; {hint}")
 
 
 def aligned(*tensors: Tensor) -> bool:
@@ -71,23 +86,33 @@ def aligned(*tensors: Tensor) -> bool:
     return all(x.data_ptr() % 16 == 0 for x in tensors)
 
 
+def aligned_dense(dense: Tensor, segments: Segments) -> bool:
+    """The same for a dense form: every segment has to start at a multiple of 16 entries too."""
+    return aligned(dense) and all(n % 16 == 0 for n in segments.sizes)
+
+
+def send(x: Tensor, device: torch.device) -> Tensor:
+    """A CPU tensor on `device`, without waiting for the work that is queued there."""
+    return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x
+
+
 # ---- tables (host) ----
 
 
 @lru_cache(maxsize=128)
 def blocks(segments: Segments, device: torch.device) -> Tensor:
-    """int64 [blocks, 5]: first word, first dense entry, number of entries, segment, first block of the segment."""
+    """int64 [blocks, 5]: first word, first dense entry, entries, segment, the segment's first block."""
     segment, inside, first = _split(torch.tensor(segments.sizes, dtype=torch.int64), BLOCK)
     word = segments.starts[segment] + inside // WORD
     size = (segments.dense[segment + 1] - segments.dense[segment] - inside).clamp(max=BLOCK)
     return torch.stack([word, segments.dense[segment] + inside, size, segment, first], 1).to(device)
 
 
-def chunks(offsets: Tensor, device: torch.device) -> Tensor:
-    """int64 [chunks, 3]: first value, end, segment. The splits depend on the offsets alone, so sums repeat."""
+def chunks(offsets: Tensor) -> Tensor:
+    """int64 [chunks, 3] on the CPU: first value, end, segment. Only the offsets decide, so sums repeat."""
     segment, inside, _ = _split(offsets.diff(), CHUNK)
     lo = offsets[segment] + inside
-    return torch.stack([lo, (lo + CHUNK).minimum(offsets[segment + 1]), segment], 1).to(device)
+    return torch.stack([lo, (lo + CHUNK).minimum(offsets[segment + 1]), segment], 1)
 
 
 def ranks(bitmap: Bitmap) -> Tensor:
@@ -108,7 +133,7 @@ def _ranks(bitmap: Bitmap) -> Tensor:
 
 
 def _split(sizes: Tensor, step: int) -> tuple[Tensor, Tensor, Tensor]:
-    """For every part of at most `step` entries: its segment, its first entry there, the segment's first part."""
+    """Of every part of at most `step` entries: its segment, its first entry, the segment's first part."""
     parts = -(-sizes // step)
     segment = torch.repeat_interleave(torch.arange(len(sizes)), parts)
     first = (parts.cumsum(0) - parts)[segment]
@@ -142,15 +167,24 @@ def load_words(WORDS, word, size):
 
 
 @triton.jit
-def store_words(WORDS, word, size, x, allowed):
+def store_words(WORDS, word, size, x):
     row = tl.arange(0, ROWS)
-    tl.store(WORDS + word + row, x, mask=(row * BITS < size) & allowed)
+    tl.store(WORDS + word + row, x, mask=row * BITS < size)
 
 
 @triton.jit
 def lanes():
     """int32 [16, 64]: every entry's place in its block."""
     return tl.arange(0, ROWS)[:, None] * BITS + tl.arange(0, BITS)[None, :]
+
+
+@triton.jit
+def dense_lanes(D, dense, size, ALIGNED: tl.constexpr):
+    """[16, 64]: pointers to a block's dense entries, and which of them exist."""
+    D += dense
+    if ALIGNED:
+        D, size = tl.multiple_of(D, 16), size // 16 * 16  # a hint on a function's argument would be lost
+    return D + lanes(), lanes() < size
 
 
 @triton.jit
@@ -176,7 +210,7 @@ def packed(words):
 
 @triton.jit
 def load_run(X, at, lo, hi, ALIGNED: tl.constexpr):
-    """X[at : at + RUN], 0 outside lo:hi. Without a mask where it can be: a mask per lane loses 128-bit loads."""
+    """X[at : at + RUN], 0 outside lo:hi. No mask unless needed: a mask per lane loses 128-bit loads."""
     i = tl.arange(0, RUN)
     X += at
     if ALIGNED:

@@ -1,10 +1,10 @@
-// Mask-weighted average of packed models, one word of the bitmaps (64 entries) at a time, all models together.
+// Mask-weighted average of packed models, a block of the bitmaps at a time: sums of all models for the block stay in
+// L1, and each model's values are one contiguous run.
 //
-// A word that the mask fills well is summed in its 64 dense positions, in registers: each model's next values are
-// expanded by its bits and added, and at the end the mask compresses the result. A word where the mask has few bits
-// is summed in the mask's own packed positions: of a model's next W values, those that the mask wants are compressed
-// to the front and expanded to their places, so the cost goes with the stored entries, not with the 64 positions.
-// How many models have an entry is counted for 64 entries at once, in bit planes.
+// A block that the mask fills well is summed in its dense positions: W values at a time are expanded by the model's
+// bits and added, the models counted in bit planes, and at the end the mask compresses the result. In a thin block few
+// entries are both the mask's and a model's, and only those are touched, in the mask's own packed positions. They are
+// taken in passes, the first common entry of every word, then the second, ..., so that no branch depends on the data.
 #include "declare.h"
 #include "parallel.h"
 #include "simd.h"
@@ -13,119 +13,174 @@ namespace SPARSE_ISA {
 namespace {
 
 constexpr int64_t CHUNK = 1 << 12;  // words a thread takes at a time
+constexpr int BLOCK = 32;           // words of a block
+constexpr int THIN = BLOCK * 64 / 4;  // fewer wanted entries in a block: a thin one
 constexpr int MOST_PLANES = 12;     // 4095 models
 
 struct Stream {
   const uint64_t* words;
   const float *values, *end;
+  int64_t ahead;  // values of the last block: about where the next one's are, to prefetch
 };
 
-// Counters of 64 entries: bit i of plane b is bit b of entry i's count.
-template <int PLANES> struct Counts {
-  uint64_t plane[PLANES] = {};
-
-  void add(uint64_t bits) {
-    for (int b = 0; b < PLANES; b++) {
-      const uint64_t carry = plane[b] & bits;
-      plane[b] ^= bits;
-      bits = carry;
-    }
-  }
-
-  // The counts of entries [at, at + W), at least 1.
-  vf lanes(int at) const {
-    const vi shift = iota();
-    vi count = {};
-    for (int b = 0; b < PLANES; b++) count |= ((splat(int32_t(plane[b] >> at & ALL)) >> shift) & 1) << b;
-    count -= count == 0;
-    return to_float(count);
-  }
+// A block of the mask: its bits, and the packed position of each word's first entry.
+struct Target {
+  const uint64_t* words;
+  int n;
+  int first[BLOCK + 1];
 };
 
-// At least 64 readable values from s.values on: where fewer are left, a zero-padded copy of them.
-const float* next_values(const Stream& s, float* spare) {
-  const int64_t left = s.end - s.values;
-  if (__builtin_expect(left >= 64 + W, 1)) return s.values;
-  memset(spare, 0, (64 + W) * sizeof(float));
-  memcpy(spare, s.values, (left < 64 ? left : 64) * sizeof(float));
-  return spare;
-}
+struct Dense {
+  alignas(64) float sums[BLOCK * 64];
 
-template <int PLANES> void dense_word(uint64_t m, int64_t i, Stream* streams, int models, float* out, float* spare) {
-  vf acc[STEPS] = {};
-  Counts<PLANES> counts;
-  for (int j = 0; j < models; j++) {
-    Stream& s = streams[j];
-    const uint64_t mj = s.words[i];
-    const float* p = next_values(s, spare);
-    counts.add(mj);
-    if (mj == ~0ull) {
-      for (int k = 0; k < STEPS; k++) acc[k] += load(p + k * W);
-    } else {
-      for (int k = 0; k < STEPS; k++) {
-        const uint32_t bits = mj >> (k * W) & ALL;
-        acc[k] += expand(load(p), bits);
-        p += popcount(bits);
+  // Adds a block of a model, whose values start at p; returns where its next block starts.
+  const float* add(const Target& target, const uint64_t* words, const float* p, int64_t ahead) {
+    float* sum = sums;
+    for (int i = 0; i < target.n; i++, sum += 64) {
+      const uint64_t m = words[i];
+      __builtin_prefetch(p + ahead, 0, 2);
+      __builtin_prefetch(p + ahead + 16, 0, 2);
+      if (m == ~0ull) {
+        for (int k = 0; k < 64; k += W) store(sum + k, load(sum + k) + load(p + k));
+        p += 64;
+      } else {
+        for (int k = 0; k < 64; k += W) {
+          const uint32_t bits = m >> k & ALL;
+          store(sum + k, load(sum + k) + load_expand(p, bits));
+          p += popcount(bits);
+        }
       }
     }
-    s.values += popcount(mj);
+    return p;
   }
-  for (int k = 0; k < STEPS; k++) {
-    const uint32_t bits = m >> (k * W) & ALL;
-    store(out, compress(acc[k] / counts.lanes(k * W), bits));
-    out += popcount(bits);
-  }
-}
+};
 
-// At most GROUPS * W bits in m. Sums are in the packed positions of m.
-template <int PLANES, int GROUPS>
-void sparse_word(uint64_t m, int64_t i, Stream* streams, int models, float* out, float* spare) {
-  vf acc[GROUPS] = {};
-  Counts<PLANES> counts;
-  for (int j = 0; j < models; j++) {
-    Stream& s = streams[j];
-    uint64_t mj = s.words[i];
-    const int n = popcount(mj);
-    const float* p = next_values(s, spare);
-    counts.add(pext(mj, m));
-    for (int at = 0; at < n; at += W, p += W) {
-      const uint64_t part = n - at <= W ? mj : pdep(ALL, mj);  // the positions of the next W values
-      mj ^= part;
-      const uint64_t to = pext(part, m);
-      const vf wanted = compress(load(p), uint32_t(pext(m, part)));
-      acc[0] += expand(wanted, to & ALL);
-      if (GROUPS == 2) acc[1] += expand(wanted, to >> W & ALL, popcount(to & ALL));
+// How many models have each of the 64 entries of a word: bit i of plane b is bit b of entry i's count.
+template <int PLANES> struct Counts {
+  uint64_t plane[PLANES][BLOCK];
+
+  void add(const uint64_t* words, int n) {
+    for (int i = 0; i < n; i++) {
+      uint64_t bits = words[i];
+      for (int b = 0; b < PLANES; b++) {
+        const uint64_t carry = plane[b][i] & bits;
+        plane[b][i] ^= bits;
+        bits = carry;
+      }
     }
-    s.values += n;
   }
-  for (int g = 0; g < GROUPS; g++) store(out + g * W, acc[g] / counts.lanes(g * W));
+
+  // Entries [at, at + W) of word i.
+  vi lanes(int i, int at) const {
+    vi count = {};
+    if (PLANES == 4 && W == 8 && FAST_PEXT) {  // eight counts as the nibbles of one number
+      uint64_t nibbles = 0;
+      for (int b = 0; b < PLANES; b++) nibbles |= pdep(plane[b][i] >> at, 0x11111111ull << b);
+      return splat(int32_t(nibbles)) >> (4 * iota()) & 15;
+    }
+    for (int b = 0; b < PLANES; b++) count |= ((splat(int32_t(plane[b][i] >> at & ALL)) >> iota()) & 1) << b;
+    return count;
+  }
+};
+
+vf quotient(vf sum, vi count) { return sum / to_float(count - (count == 0)); }
+
+struct Thin {
+  alignas(64) float sums[THIN + 64];
+  alignas(64) int32_t counts[THIN + 64];
+  struct Common {
+    uint64_t bits;  // entries of a word that both have and that are still to be added
+    int32_t word, at;  // at: the model's first value of that word
+  } common[BLOCK];
+
+  const float* add(const Target& target, const uint64_t* words, const float* p, int64_t ahead) {
+    int left = 0, at = 0;
+    for (int i = 0; i < target.n; i++) {
+      const uint64_t both = words[i] & target.words[i];
+      common[left] = {both, i, at};
+      left += both != 0;
+      __builtin_prefetch(p + at + ahead, 0, 2);
+      at += popcount(words[i]);
+    }
+    while (left > 0) {
+      int again = 0;
+      for (int k = 0; k < left; k++) {
+        Common c = common[k];
+        const uint64_t upto = c.bits ^ (c.bits - 1);  // the lowest of the bits and all below
+        const int to = target.first[c.word] + popcount(target.words[c.word] & upto) - 1;
+        sums[to] += p[c.at + popcount(words[c.word] & upto) - 1];
+        counts[to]++;
+        c.bits &= c.bits - 1;
+        common[again] = c;
+        again += c.bits != 0;
+      }
+      left = again;
+    }
+    return p + at;
+  }
+};
+
+int64_t count(const uint64_t* words, int64_t n) {
+  int64_t total = 0;
+  for (int64_t i = 0; i < n; i++) total += popcount(words[i]);
+  return total;
 }
 
 // Words [lo, hi); streams stand at the values of word lo. Writes exactly [out, out_end).
 template <int PLANES>
 void average(const uint64_t* mask, int64_t lo, int64_t hi, Stream* streams, int models, float* out, float* out_end) {
-  float spare[64 + W], last[64 + W];
-  for (int64_t i = lo; i < hi; i++) {
-    const uint64_t m = mask[i];
-    const int n = popcount(m);
-    float* to = out_end - out >= 64 + W ? out : last;
-    if (n == 0)
-      for (int j = 0; j < models; j++) streams[j].values += popcount(streams[j].words[i]);
-    else if (FAST_PEXT && n <= W)
-      sparse_word<PLANES, 1>(m, i, streams, models, to, spare);
-    else if (FAST_PEXT && n <= 2 * W)
-      sparse_word<PLANES, 2>(m, i, streams, models, to, spare);
-    else
-      dense_word<PLANES>(m, i, streams, models, to, spare);
-    if (to == last) memcpy(out, last, n * sizeof(float));
-    out += n;
+  Dense dense;
+  Thin thin;
+  Counts<PLANES> counts;
+  Target target;
+  alignas(64) float spare[BLOCK * 64 + W] = {};
+  for (int64_t at = lo; at < hi; at += BLOCK) {
+    target.words = mask + at;
+    target.n = hi - at < BLOCK ? hi - at : BLOCK;
+    target.first[0] = 0;
+    for (int i = 0; i < target.n; i++) target.first[i + 1] = target.first[i] + popcount(target.words[i]);
+    const int wanted = target.first[target.n];
+    const bool few = wanted <= THIN;
+    if (few) {
+      memset(thin.sums, 0, sizeof(float) * wanted);
+      memset(thin.counts, 0, sizeof(int32_t) * wanted);
+    } else {
+      memset(dense.sums, 0, sizeof(float) * 64 * target.n);
+      memset(&counts, 0, sizeof counts);
+    }
+    for (int j = 0; j < models; j++) {
+      Stream& s = streams[j];
+      const uint64_t* words = s.words + at;
+      const float* p = s.values;
+      const int64_t left = s.end - p;
+      for (int w = 0; w < BLOCK; w += 8) __builtin_prefetch(words + BLOCK + w, 0, 2);
+      if (left < BLOCK * 64 + W) {  // the model's end is near: a copy may be read beyond it
+        memcpy(spare, p, sizeof(float) * (left < BLOCK * 64 ? left : BLOCK * 64));
+        p = spare;
+      }
+      const float* next;
+      if (few) {
+        next = thin.add(target, words, p, s.ahead);
+      } else {
+        counts.add(words, target.n);
+        next = dense.add(target, words, p, s.ahead);
+      }
+      s.values += s.ahead = next - p;
+    }
+    if (few) {
+      for (int k = 0; k < wanted; k += W)
+        store_until(out + k, quotient(load(thin.sums + k), load(thin.counts + k)), out + wanted);
+      out += wanted;
+    } else {
+      for (int i = 0; i < target.n; i++)
+        for (int k = 0; k < 64; k += W) {
+          const uint32_t bits = target.words[i] >> k & ALL;
+          const vf mean = quotient(load(dense.sums + i * 64 + k), counts.lanes(i, k));
+          store_until(out, compress(mean, bits), out_end);
+          out += popcount(bits);
+        }
+    }
   }
-}
-
-int64_t count(const uint64_t* words, int64_t lo, int64_t hi) {
-  int64_t n = 0;
-  for (int64_t i = lo; i < hi; i++) n += popcount(words[i]);
-  return n;
 }
 
 }  // namespace
@@ -134,12 +189,12 @@ void masked_average(const uint64_t* mask, int64_t num_words, const Packed* model
                     int64_t n, int threads) {
   const int64_t chunks = threads > 1 ? (num_words + CHUNK - 1) / CHUNK : 1;
   const int64_t size = chunks > 1 ? CHUNK : num_words;
-  int64_t* first = new int64_t[(chunks + 1) * (num_models + 1)]();  // where chunk c's values start: [c][mask, models]
   const int64_t stride = num_models + 1;
+  int64_t* first = new int64_t[(chunks + 1) * stride]();  // where chunk c's values start: [c][mask, models]
   if (chunks > 1) {
     parallel_for(chunks - 1, threads, [&](int64_t c) {
       for (int j = 0; j < stride; j++)
-        first[(c + 1) * stride + j] = count(j ? models[j - 1].words : mask, c * size, (c + 1) * size);
+        first[(c + 1) * stride + j] = count((j ? models[j - 1].words : mask) + c * size, size);
     });
     for (int64_t c = 1; c < chunks; c++)
       for (int j = 0; j < stride; j++) first[c * stride + j] += first[(c - 1) * stride + j];
@@ -148,7 +203,7 @@ void masked_average(const uint64_t* mask, int64_t num_words, const Packed* model
   parallel_for(chunks, threads, [&](int64_t c) {
     Stream* streams = new Stream[num_models];
     for (int j = 0; j < num_models; j++)
-      streams[j] = {models[j].words, models[j].values + first[c * stride + 1 + j], models[j].values + models[j].nnz};
+      streams[j] = {models[j].words, models[j].values + first[c * stride + 1 + j], models[j].values + models[j].nnz, 0};
     const int64_t lo = c * size, hi = lo + size < num_words ? lo + size : num_words;
     float *from = out + first[c * stride], *to = out + first[(c + 1) * stride];
     if (num_models < 16)

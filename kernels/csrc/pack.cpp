@@ -35,7 +35,7 @@ void unpack_segment(const float* values, int64_t n, const uint64_t* words, float
     if (dense_end - dense >= 64 && end - values >= 64) {
       for (int k = 0; k < STEPS; k++) {
         const uint32_t bits = m >> (k * W) & ALL;
-        store(dense + k * W, expand(load(values), bits));
+        store(dense + k * W, load_expand(values, bits));
         values += popcount(bits);
       }
     } else {

@@ -1,0 +1,95 @@
+"""Ahead of time: compile every kernel that can be launched for an RTX 4090 (sm_89), without having one.
+
+`python -m kernels.aot` prints registers, spills and shared memory of each `Config` as text, `--json` as JSON.
+The interpreter accepts what the compiler does not: a kernel is right when it passes there and compiles here.
+"""
+
+import argparse
+import importlib
+import json
+import pkgutil
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+import kernels
+from kernels import tile
+
+ARCH = 89
+PTXAS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
+
+
+def configs() -> list[tile.Config]:
+    """Every configuration of every package that has Triton kernels."""
+    for package in pkgutil.iter_modules(kernels.__path__, "kernels."):
+        if package.ispkg and (Path(kernels.__path__[0]) / package.name.split(".")[1] / "_triton.py").exists():
+            importlib.import_module(f"{package.name}._triton")
+    return list(tile.CONFIGS)
+
+
+def table() -> list[dict[str, Any]]:
+    """One row a configuration, compiled now."""
+    if triton.knobs.runtime.interpret:
+        raise RuntimeError("expected TRITON_INTERPRET unset, got 1: interpreted kernels cannot be compiled")
+    return [compile_one(config) for config in configs()]
+
+
+def compile_one(config: tile.Config) -> dict[str, Any]:
+    names = config.kernel.arg_names
+    types = config.types.split()
+    signature = dict(zip(names, types + ["constexpr"] * len(config.constants), strict=True))
+    source = ASTSource(
+        fn=config.kernel,
+        signature=signature,
+        constexprs={(names.index(name),): value for name, value in config.constants.items()},
+    )
+    compiled = triton.compile(source, target=GPUTarget("cuda", ARCH, 32), options=config.options)
+    ptx = compiled.asm["ptx"]
+    return {
+        "op": config.op,
+        "kernel": config.kernel.__name__,
+        "config": " ".join([*(f"{name}={value}" for name, value in config.constants.items()), types[0]]),
+        "num_warps": config.num_warps,
+        **resources(ptx),
+        "shared": compiled.metadata.shared,
+        "ptx_lines": ptx.count("\n"),
+        "cubin_bytes": len(compiled.asm["cubin"]),
+        "vector_loads": len(re.findall(r"\bld\.global\S*\.v[24]\.", ptx)),
+        "vector_stores": len(re.findall(r"\bst\.global\S*\.v[24]\.", ptx)),
+    }
+
+
+def resources(ptx: str) -> dict[str, int]:
+    """Registers a thread, and bytes of them spilled to memory, as the assembler says."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.ptx"
+        path.write_text(ptx)
+        command = [PTXAS, "-v", f"--gpu-name=sm_{ARCH}", path, "-o", path.with_suffix(".cubin")]
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stderr
+    spilled = re.findall(r"(\d+) bytes spill (?:stores|loads)", said)
+    return {"registers": int(re.search(r"Used (\d+) registers", said)[1]), "spills": sum(map(int, spilled))}
+
+
+def text(rows: list[dict[str, Any]]) -> str:
+    cells = [list(rows[0]), *([str(value) for value in row.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)) for row in cells]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m kernels.aot", description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a text table")
+    as_json = parser.parse_args().json
+    rows = table()
+    print(json.dumps(rows, indent=1) if as_json else text(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Every Triton kernel, in every configuration that can be launched, compiles for sm_89, without spills."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernels import aot, registry, tile
+
+ROOT = Path(aot.__file__).parent
+SOURCES = [ROOT / "tile.py", *ROOT.glob("*/_triton.py")]
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict]:
+    """In a process of its own: this one may have Triton's interpreter on, and that is decided at import."""
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "kernels.aot", "--json"]
+    done = subprocess.run(command, env=env, cwd=ROOT.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_no_spills(rows, record_property):
+    print("\n" + aot.text(rows))  # pytest -s
+    record_property("aot", rows)
+    assert [row for row in rows if row["spills"]] == []
+
+
+def test_every_configuration_is_compiled(rows):
+    wanted = [(config.op, config.kernel.__name__) for config in aot.configs()]
+    assert sorted(wanted) == sorted((row["op"], row["kernel"]) for row in rows)
+
+
+def test_every_kernel_has_a_configuration(rows):
+    sources = "\n".join(path.read_text() for path in SOURCES)
+    found = re.findall(r"^@(?:tile\.)?kernel\ndef (\w+)", sources, re.MULTILINE)
+    assert set(found) == {row["kernel"] for row in rows}
+
+
+def test_every_operation_has_a_kernel(rows):
+    aot.configs()
+    registered = {op for op, backend in registry._implementations if backend == "triton"}
+    assert registered == {row["op"] for row in rows}
+
+
+def test_only_configurations_are_launched():
+    launches = [path.name for path in SOURCES if re.search(r"kernel\[", path.read_text())]
+    assert launches == ["tile.py"]
+
+
+def test_streams_load_128_bits(rows):
+    streams = [row for row in rows if "ALIGNED=True" in row["config"]]
+    assert streams and all(row["vector_loads"] or row["vector_stores"] for row in streams)
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="about the interpreter")
+def test_refuses_the_interpreter():
+    with pytest.raises(RuntimeError, match="TRITON_INTERPRET unset"):
+        aot.table()
+
+
+def test_launch_refuses_other_types():
+    with pytest.raises(AssertionError, match="is compiled for"):
+        tile.CONFIGS[0].launch(1, 1.0)
