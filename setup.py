@@ -36,7 +36,10 @@ class CMakeBuild(build_ext):
 setup(
     packages=[
         "kernels",
-        *(f"kernels.{op}" for op in ("bitmap", "drift", "masked_average", "masked_sgd", "pack", "pqi", "select")),
+        *(
+            f"kernels.{op}"
+            for op in ("bitmap", "drift", "masked_average", "masked_sgd", "pack", "pqi", "select")
+        ),
         "sparse_engine",
         "fl",
         "bench",

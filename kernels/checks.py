@@ -1,8 +1,7 @@
 """Argument checks that the operations share. A ValueError says what was wanted and what came, by name."""
 
-from torch import Tensor
-
 import torch
+from torch import Tensor
 
 FLOATS = (torch.float32, torch.float64)
 

@@ -97,4 +97,8 @@ def placement(segments: Segments) -> tuple[int, int, int]:
 
 def structure(bitmap: Bitmap) -> tuple[int, int, int, int, int]:
     """A bitmap as the native code takes it: words, packed offsets, placement."""
-    return pointer(bitmap.words, torch.int64), pointer(bitmap.offsets, torch.int64), *placement(bitmap.segments)
+    return (
+        pointer(bitmap.words, torch.int64),
+        pointer(bitmap.offsets, torch.int64),
+        *placement(bitmap.segments),
+    )

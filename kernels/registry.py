@@ -69,7 +69,9 @@ def backend_for(device: str) -> str:
         return _BY_DEVICE[device]
     backend, isa = _split(name)
     if isa:
-        raise ValueError(f"expected SPARSE_BACKEND to name a backend, got {name!r}; SPARSE_ISA names the instruction set")
+        raise ValueError(
+            f"expected SPARSE_BACKEND to name a backend, got {name!r}; SPARSE_ISA names the instruction set"
+        )
     if backend == "cpu" and device != "cpu":
         raise ValueError(f"backend 'cpu' takes CPU tensors, got one on {device!r}")
     if backend == "triton" and not _triton_runs(device):

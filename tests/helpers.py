@@ -34,4 +34,6 @@ def assert_close(actual: Tensor, expected: Tensor, *, terms: int = 1) -> None:
     expected = expected.double()
     scale = expected.abs().max().clamp(min=1e-30)
     worst = ((actual.double() - expected).abs() / scale).max().item()
-    assert worst <= 4 * unit * max(terms, 1), f"off by {worst:.3g}, allowed {4 * unit * terms:.3g} ({terms} terms)"
+    assert worst <= 4 * unit * max(terms, 1), (
+        f"off by {worst:.3g}, allowed {4 * unit * terms:.3g} ({terms} terms)"
+    )

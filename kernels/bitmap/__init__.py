@@ -1,9 +1,9 @@
 """Bitmaps: which entries of a model's tensors are stored, and the index structures built from that.
 
-    make       words -> Bitmap (checked and counted)
-    from_mask  bool, dense -> Bitmap           to_mask   Bitmap -> bool, dense
-    csr        Bitmap of one matrix -> row pointers and columns
-    transpose  Bitmap of one matrix -> column pointers, rows, and where the packed value of each entry is
+make       words -> Bitmap (checked and counted)
+from_mask  bool, dense -> Bitmap           to_mask   Bitmap -> bool, dense
+csr        Bitmap of one matrix -> row pointers and columns
+transpose  Bitmap of one matrix -> column pointers, rows, and where the packed value of each entry is
 """
 
 from collections.abc import Sequence

@@ -10,17 +10,23 @@ from kernels.registry import register
 @register("bitmap_count", "reference")
 def bitmap_count(words: Tensor, segments: Segments) -> Tensor:
     per_word = bits(words).sum(1).cpu()
-    return torch.stack([per_word[lo:hi].sum() for lo, hi in zip(segments.starts[:-1], segments.starts[1:], strict=True)])
+    return torch.stack(
+        [per_word[lo:hi].sum() for lo, hi in zip(segments.starts[:-1], segments.starts[1:], strict=True)]
+    )
 
 
 @register("bitmap_from_mask", "reference")
 def bitmap_from_mask(mask: Tensor, segments: Segments, words: Tensor) -> None:
     words.zero_()
     position = torch.arange(WORD, device=mask.device)
-    for entries, lo, hi in zip(mask.split(segments.sizes), segments.starts[:-1], segments.starts[1:], strict=True):
+    for entries, lo, hi in zip(
+        mask.split(segments.sizes), segments.starts[:-1], segments.starts[1:], strict=True
+    ):
         padded = torch.zeros(int(hi - lo) * WORD, dtype=torch.int64, device=mask.device)
         padded[: entries.numel()] = entries
-        words[lo:hi] = (padded.view(-1, WORD) << position).sum(1)  # sums of distinct powers: wraps at bit 63 as it should
+        words[lo:hi] = (padded.view(-1, WORD) << position).sum(
+            1
+        )  # sums of distinct powers: wraps at bit 63 as it should
 
 
 @register("bitmap_to_mask", "reference")
@@ -55,5 +61,8 @@ def bits(words: Tensor) -> Tensor:
 def dense_mask(words: Tensor, segments: Segments) -> Tensor:
     """bool [numel]: every segment's bits without the padding."""
     stored = bits(words).view(-1)
-    parts = [stored[lo * WORD : lo * WORD + n] for lo, n in zip(segments.starts.tolist(), segments.sizes, strict=False)]
+    parts = [
+        stored[lo * WORD : lo * WORD + n]
+        for lo, n in zip(segments.starts.tolist(), segments.sizes, strict=False)
+    ]
     return torch.cat(parts) if parts else stored

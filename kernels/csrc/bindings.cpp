@@ -50,17 +50,16 @@ NB_MODULE(_native, m) {
                                  {lr, momentum, weight_decay, scale, nesterov}, threads);
       },
       Release());
-  m.def(
-      "masked_average",
-      [](Address mask, int64_t num_words, const std::vector<Address>& words, const std::vector<Address>& values,
-         const std::vector<int64_t>& nnz, Address out, int64_t n, int threads) {
-        std::vector<Packed> models;
-        for (size_t j = 0; j < words.size(); j++)
-          models.push_back({at<const uint64_t>(words[j]), at<const float>(values[j]), nnz[j]});
-        nb::gil_scoped_release release;
-        ops().masked_average(at<const uint64_t>(mask), num_words, models.data(), int(models.size()), at<float>(out), n,
-                             threads);
-      });
+  m.def("masked_average",
+        [](Address mask, int64_t num_words, const std::vector<Address>& words, const std::vector<Address>& values,
+           const std::vector<int64_t>& nnz, Address out, int64_t n, int threads) {
+          std::vector<Packed> models;
+          for (size_t j = 0; j < words.size(); j++)
+            models.push_back({at<const uint64_t>(words[j]), at<const float>(values[j]), nnz[j]});
+          nb::gil_scoped_release release;
+          ops().masked_average(at<const uint64_t>(mask), num_words, models.data(), int(models.size()), at<float>(out),
+                               n, threads);
+        });
   m.def(
       "pq_norms",
       [](Address values, Address offsets, int64_t count, double p, double q, Address norms, int threads) {
@@ -95,8 +94,7 @@ NB_MODULE(_native, m) {
   m.def(
       "drift",
       [](Address words_a, Address values_a, Address offsets_a, int64_t nnz_a, Address words_b, Address values_b,
-         Address offsets_b, int64_t nnz_b, int64_t count, Address starts, Address dense, Address squares,
-         int threads) {
+         Address offsets_b, int64_t nnz_b, int64_t count, Address starts, Address dense, Address squares, int threads) {
         ops().drift({at<const uint64_t>(words_a), at<const float>(values_a), nnz_a},
                     {at<const uint64_t>(words_b), at<const float>(values_b), nnz_b}, at<const int64_t>(offsets_a),
                     at<const int64_t>(offsets_b), segments(count, starts, dense), at<double>(squares), threads);

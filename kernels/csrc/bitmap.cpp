@@ -85,8 +85,8 @@ void bitmap_csr(const uint64_t* words, int64_t rows, int64_t cols, int32_t* poin
 void bitmap_transpose(const uint64_t* words, int64_t rows, int64_t cols, int32_t* pointers, int32_t* row,
                       int32_t* order, int64_t nnz) {
   const int64_t blocks = (rows + 63) / 64;
-  int32_t* cursor = new int32_t[blocks * 64]();         // the packed position of each row's next entry
-  uint64_t* columns = new uint64_t[blocks * 64];        // 64 columns: [row block][column]
+  int32_t* cursor = new int32_t[blocks * 64]();   // the packed position of each row's next entry
+  uint64_t* columns = new uint64_t[blocks * 64];  // 64 columns: [row block][column]
   int64_t at = 0;
   for (int64_t r = 0, n = 0; r < rows; r++) {
     cursor[r] = n;

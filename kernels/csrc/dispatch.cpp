@@ -6,10 +6,16 @@
 #include <cstring>
 #include <string>
 
-namespace baseline { extern const sparsefl::Ops ops; }
+namespace baseline {
+extern const sparsefl::Ops ops;
+}
 #if defined(SPARSE_X86)
-namespace avx2 { extern const sparsefl::Ops ops; }
-namespace avx512 { extern const sparsefl::Ops ops; }
+namespace avx2 {
+extern const sparsefl::Ops ops;
+}
+namespace avx512 {
+extern const sparsefl::Ops ops;
+}
 #endif
 
 namespace sparsefl {

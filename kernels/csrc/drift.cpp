@@ -24,7 +24,8 @@ double segment(Side a, Side b, int64_t num_words) {
         const int n = popcount(ma);
         for (int at = 0; at < n; at += W) {
           const int left = n - at < W ? n - at : W;
-          const vf d = load_until(a.values + at, a.values + at + left) - load_until(b.values + at, b.values + at + left);
+          const vf d =
+              load_until(a.values + at, a.values + at + left) - load_until(b.values + at, b.values + at + left);
           acc[at / W & 1] += d * d;
         }
         a.values += n, b.values += n;

@@ -2,9 +2,8 @@
 // L1, and each model's values are one contiguous run.
 //
 // A block that the mask fills well is summed in its dense positions: W values at a time are expanded by the model's
-// bits and added, the models counted in bit planes, and at the end the mask compresses the result. In a thin block few
-// entries are both the mask's and a model's, and only those are touched, in the mask's own packed positions. They are
-// taken in passes, the first common entry of every word, then the second, ..., so that no branch depends on the data.
+// bits and added, and at the end the mask compresses the result. A thin block is summed in the mask's own packed
+// positions. How many models have an entry is counted for 64 entries at once, in bit planes.
 #include "declare.h"
 #include "parallel.h"
 #include "simd.h"
@@ -12,10 +11,10 @@
 namespace SPARSE_ISA {
 namespace {
 
-constexpr int64_t CHUNK = 1 << 12;  // words a thread takes at a time
-constexpr int BLOCK = 32;           // words of a block
-constexpr int THIN = BLOCK * 64 / 4;  // fewer wanted entries in a block: a thin one
-constexpr int MOST_PLANES = 12;     // 4095 models
+constexpr int64_t CHUNK = 1 << 12;    // words a thread takes at a time
+constexpr int BLOCK = 32;             // words of a block
+constexpr int UNITS = BLOCK * 5 / 2;  // a thin block has no more: others are cheaper by dense positions
+constexpr int MOST_PLANES = 12;       // 4095 models
 
 struct Stream {
   const uint64_t* words;
@@ -23,20 +22,19 @@ struct Stream {
   int64_t ahead;  // values of the last block: about where the next one's are, to prefetch
 };
 
-// A block of the mask: its bits, and the packed position of each word's first entry.
+// A block of the mask.
 struct Target {
   const uint64_t* words;
   int n;
-  int first[BLOCK + 1];
 };
 
 struct Dense {
   alignas(64) float sums[BLOCK * 64];
 
   // Adds a block of a model, whose values start at p; returns where its next block starts.
-  const float* add(const Target& target, const uint64_t* words, const float* p, int64_t ahead) {
+  const float* add(const uint64_t* words, int n, const float* p, int64_t ahead) {
     float* sum = sums;
-    for (int i = 0; i < target.n; i++, sum += 64) {
+    for (int i = 0; i < n; i++, sum += 64) {
       const uint64_t m = words[i];
       __builtin_prefetch(p + ahead, 0, 2);
       __builtin_prefetch(p + ahead + 16, 0, 2);
@@ -70,53 +68,73 @@ template <int PLANES> struct Counts {
     }
   }
 
-  // Entries [at, at + W) of word i.
-  vi lanes(int i, int at) const {
+  // Sums of the W entries of word i from `at` on, divided; with `packed`, of the first W that it has.
+  vf divide(vf sum, int i, int at, uint64_t packed = ~0ull) const {
     vi count = {};
-    if (PLANES == 4 && W == 8 && FAST_PEXT) {  // eight counts as the nibbles of one number
-      uint64_t nibbles = 0;
-      for (int b = 0; b < PLANES; b++) nibbles |= pdep(plane[b][i] >> at, 0x11111111ull << b);
-      return splat(int32_t(nibbles)) >> (4 * iota()) & 15;
+    uint64_t nibbles = 0;
+    for (int b = 0; b < PLANES; b++) {
+      const uint64_t bits = packed == ~0ull ? plane[b][i] >> at : pext(plane[b][i], packed);
+      if (PLANES == 4 && W == 8 && FAST_PEXT)
+        nibbles |= pdep(bits, 0x11111111ull << b);  // eight counts as the nibbles of one number
+      else
+        count |= ((splat(int32_t(bits & ALL)) >> iota()) & 1) << b;
     }
-    for (int b = 0; b < PLANES; b++) count |= ((splat(int32_t(plane[b][i] >> at & ALL)) >> iota()) & 1) << b;
-    return count;
+    if (PLANES == 4 && W == 8 && FAST_PEXT) count = splat(int32_t(nibbles)) >> (4 * iota()) & 15;
+    return sum / to_float(count - (count == 0));  // what nobody has stays 0
   }
 };
 
-vf quotient(vf sum, vi count) { return sum / to_float(count - (count == 0)); }
-
+// Thin blocks: units of at most W wanted entries, each some consecutive positions of one word. Of a model's next W
+// values those that are wanted are compressed to the front, then expanded to their places among the wanted.
 struct Thin {
-  alignas(64) float sums[THIN + 64];
-  alignas(64) int32_t counts[THIN + 64];
-  struct Common {
-    uint64_t bits;  // entries of a word that both have and that are still to be added
-    int32_t word, at;  // at: the model's first value of that word
-  } common[BLOCK];
+  struct Unit {
+    uint64_t wanted, range;
+    int word;
+  } units[UNITS];
+  int n;
+  alignas(64) float sums[UNITS * W];
 
-  const float* add(const Target& target, const uint64_t* words, const float* p, int64_t ahead) {
-    int left = 0, at = 0;
+  // False where a block makes more units than are worth it.
+  bool cut(const Target& target) {
+    n = 0;
     for (int i = 0; i < target.n; i++) {
-      const uint64_t both = words[i] & target.words[i];
-      common[left] = {both, i, at};
-      left += both != 0;
-      __builtin_prefetch(p + at + ahead, 0, 2);
-      at += popcount(words[i]);
-    }
-    while (left > 0) {
-      int again = 0;
-      for (int k = 0; k < left; k++) {
-        Common c = common[k];
-        const uint64_t upto = c.bits ^ (c.bits - 1);  // the lowest of the bits and all below
-        const int to = target.first[c.word] + popcount(target.words[c.word] & upto) - 1;
-        sums[to] += p[c.at + popcount(words[c.word] & upto) - 1];
-        counts[to]++;
-        c.bits &= c.bits - 1;
-        common[again] = c;
-        again += c.bits != 0;
+      int width = 64;
+      const uint64_t m = target.words[i];
+      while (width > W && too_wide(m, width)) width /= 2;
+      if (n + 64 / width > UNITS) return false;
+      for (int at = 0; at < 64; at += width) {
+        const uint64_t range = low_bits(width) << at;
+        units[n++] = {m & range, range, i};
       }
-      left = again;
     }
-    return p + at;
+    return true;
+  }
+
+  static bool too_wide(uint64_t m, int width) {
+    for (int at = 0; at < 64; at += width)
+      if (popcount(m >> at & low_bits(width)) > W) return true;
+    return false;
+  }
+
+  const float* add(const uint64_t* words, const float* p, int64_t ahead) {
+    for (int k = 0; k < n; k++) {
+      const Unit& unit = units[k];
+      uint64_t left = words[unit.word] & unit.range;
+      __builtin_prefetch(p + ahead, 0, 2);
+      vf sum = load(sums + k * W);
+      for (int count = popcount(left);; count -= W, p += W) {
+        const uint64_t part = __builtin_expect(count > W, 0) ? pdep(ALL, left) : left;  // where the next W values are
+        const vf wanted = compress(load(p), pext(unit.wanted, part));
+        sum += expand(wanted, pext(part, unit.wanted));
+        if (__builtin_expect(count <= W, 1)) {
+          p += count;
+          break;
+        }
+        left ^= part;
+      }
+      store(sums + k * W, sum);
+    }
+    return p;
   }
 };
 
@@ -135,19 +153,13 @@ void average(const uint64_t* mask, int64_t lo, int64_t hi, Stream* streams, int 
   Target target;
   alignas(64) float spare[BLOCK * 64 + W] = {};
   for (int64_t at = lo; at < hi; at += BLOCK) {
-    target.words = mask + at;
-    target.n = hi - at < BLOCK ? hi - at : BLOCK;
-    target.first[0] = 0;
-    for (int i = 0; i < target.n; i++) target.first[i + 1] = target.first[i] + popcount(target.words[i]);
-    const int wanted = target.first[target.n];
-    const bool few = wanted <= THIN;
-    if (few) {
-      memset(thin.sums, 0, sizeof(float) * wanted);
-      memset(thin.counts, 0, sizeof(int32_t) * wanted);
-    } else {
+    const Target target{mask + at, hi - at < BLOCK ? int(hi - at) : BLOCK};
+    const bool few = FAST_PEXT && thin.cut(target);
+    if (few)
+      memset(thin.sums, 0, sizeof(float) * W * thin.n);
+    else
       memset(dense.sums, 0, sizeof(float) * 64 * target.n);
-      memset(&counts, 0, sizeof counts);
-    }
+    memset(&counts, 0, sizeof counts);
     for (int j = 0; j < models; j++) {
       Stream& s = streams[j];
       const uint64_t* words = s.words + at;
@@ -158,25 +170,21 @@ void average(const uint64_t* mask, int64_t lo, int64_t hi, Stream* streams, int 
         memcpy(spare, p, sizeof(float) * (left < BLOCK * 64 ? left : BLOCK * 64));
         p = spare;
       }
-      const float* next;
-      if (few) {
-        next = thin.add(target, words, p, s.ahead);
-      } else {
-        counts.add(words, target.n);
-        next = dense.add(target, words, p, s.ahead);
-      }
+      counts.add(words, target.n);
+      const float* next = few ? thin.add(words, p, s.ahead) : dense.add(words, target.n, p, s.ahead);
       s.values += s.ahead = next - p;
     }
     if (few) {
-      for (int k = 0; k < wanted; k += W)
-        store_until(out + k, quotient(load(thin.sums + k), load(thin.counts + k)), out + wanted);
-      out += wanted;
+      for (int k = 0; k < thin.n; k++) {
+        const Thin::Unit& unit = thin.units[k];
+        store_until(out, counts.divide(load(thin.sums + k * W), unit.word, 0, unit.wanted), out_end);
+        out += popcount(unit.wanted);
+      }
     } else {
       for (int i = 0; i < target.n; i++)
         for (int k = 0; k < 64; k += W) {
           const uint32_t bits = target.words[i] >> k & ALL;
-          const vf mean = quotient(load(dense.sums + i * 64 + k), counts.lanes(i, k));
-          store_until(out, compress(mean, bits), out_end);
+          store_until(out, compress(counts.divide(load(dense.sums + i * 64 + k), i, k), bits), out_end);
           out += popcount(bits);
         }
     }

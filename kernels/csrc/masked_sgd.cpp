@@ -12,7 +12,8 @@ constexpr int BLOCK = 1024;         // gathered gradients that wait in L1
 
 template <bool momentum, bool nesterov> struct Step {
   vf lr, mu, lambda, s;
-  explicit Step(const Sgd& c) : lr(splat(c.lr)), mu(splat(c.momentum)), lambda(splat(c.weight_decay)), s(splat(c.scale)) {}
+  explicit Step(const Sgd& c)
+      : lr(splat(c.lr)), mu(splat(c.momentum)), lambda(splat(c.weight_decay)), s(splat(c.scale)) {}
 
   void operator()(vf& w, vf g, vf& u) const {
     vf d = s * g + lambda * w;

@@ -35,8 +35,7 @@ struct Ops {
   bool (*select)(const float* x, const uint64_t* words, const int64_t* offsets, Segments, const int64_t* k,
                  bool largest, bool dense, uint64_t* chosen, int threads);
   void (*pack)(const float* dense, const uint64_t* words, const int64_t* offsets, Segments, float* out, int threads);
-  void (*unpack)(const float* values, const uint64_t* words, const int64_t* offsets, Segments, float* out,
-                 int threads);
+  void (*unpack)(const float* values, const uint64_t* words, const int64_t* offsets, Segments, float* out, int threads);
   void (*drift)(Packed a, Packed b, const int64_t* offsets_a, const int64_t* offsets_b, Segments, double* squares,
                 int threads);
   void (*bitmap_count)(const uint64_t* words, Segments, int64_t* counts);

@@ -14,8 +14,7 @@ void run_chunks(int64_t chunks, int threads, void (*body)(void* context, int64_t
 namespace SPARSE_ISA {
 
 template <typename Body> static inline void parallel_for(int64_t chunks, int threads, Body body) {
-  sparsefl::run_chunks(
-      chunks, threads, [](void* context, int64_t i) { (*static_cast<Body*>(context))(i); }, &body);
+  sparsefl::run_chunks(chunks, threads, [](void* context, int64_t i) { (*static_cast<Body*>(context))(i); }, &body);
 }
 
 }  // namespace SPARSE_ISA

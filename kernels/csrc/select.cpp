@@ -11,8 +11,8 @@ namespace SPARSE_ISA {
 namespace {
 
 constexpr int32_t KEY = 0x7fffffff, INFINITE = 0x7f800000;
-constexpr int TOP = 20, MIDDLE = 10;            // shifts of the three digits: 11, 10 and 10 bits
-constexpr int BINS = 1 << 11, COPIES = 4;       // copies keep equal neighbours from waiting for one another's counter
+constexpr int TOP = 20, MIDDLE = 10;       // shifts of the three digits: 11, 10 and 10 bits
+constexpr int BINS = 1 << 11, COPIES = 4;  // copies keep equal neighbours from waiting for one another's counter
 
 struct Cut {
   int32_t key;   // entries with a smaller key are chosen

@@ -19,9 +19,9 @@
 
 namespace SPARSE_ISA {
 
-constexpr int W = SPARSE_LANES;          // lanes of a vector
+constexpr int W = SPARSE_LANES;            // lanes of a vector
 constexpr uint32_t ALL = (1ull << W) - 1;  // a bit for each lane
-constexpr int STEPS = 64 / W;            // vectors under one word of a bitmap
+constexpr int STEPS = 64 / W;              // vectors under one word of a bitmap
 
 typedef float vf __attribute__((vector_size(4 * W)));
 typedef int32_t vi __attribute__((vector_size(4 * W)));
@@ -145,9 +145,7 @@ static inline vf root(vf v) { return (vf)_mm256_sqrt_ps((__m256)v); }
 static inline vf permute(vf v, vi at) { return __builtin_shuffle(v, at); }
 static inline vi permute(vi v, vi at) { return __builtin_shuffle(v, at); }
 static inline vf zero_negative(vf v, vi at) { return as_float(as_int(v) & ~(at >> 31)); }
-static inline uint32_t signs(vi v) {
-  return (v[0] < 0) | (v[1] < 0) << 1 | (v[2] < 0) << 2 | (v[3] < 0) << 3;
-}
+static inline uint32_t signs(vi v) { return (v[0] < 0) | (v[1] < 0) << 1 | (v[2] < 0) << 2 | (v[3] < 0) << 3; }
 static inline vf root(vf v) {
   for (int i = 0; i < W; i++) v[i] = __builtin_sqrtf(v[i]);
   return v;

@@ -7,8 +7,20 @@ namespace SPARSE_ISA {
 
 extern const sparsefl::Ops ops;
 const sparsefl::Ops ops = {
-    SPARSE_NAME(SPARSE_ISA), masked_sgd,     masked_sgd_through, masked_average,   pq_norms,       select,     pack,
-    unpack,                  drift,          bitmap_count,       bitmap_from_mask, bitmap_to_mask, bitmap_csr, bitmap_transpose,
+    SPARSE_NAME(SPARSE_ISA),
+    masked_sgd,
+    masked_sgd_through,
+    masked_average,
+    pq_norms,
+    select,
+    pack,
+    unpack,
+    drift,
+    bitmap_count,
+    bitmap_from_mask,
+    bitmap_to_mask,
+    bitmap_csr,
+    bitmap_transpose,
 };
 
 }  // namespace SPARSE_ISA

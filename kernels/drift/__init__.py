@@ -12,7 +12,9 @@ _call = registry.bind(__name__)
 def drift(a: Packed, b: Packed) -> Tensor:
     """float64 [L] on the CPU: the norm of the difference of every tensor. Patterns may differ, shapes may not."""
     if a.bitmap.segments.sizes != b.bitmap.segments.sizes:
-        raise ValueError(f"expected models of one shape, got {a.bitmap.segments.sizes} and {b.bitmap.segments.sizes}")
+        raise ValueError(
+            f"expected models of one shape, got {a.bitmap.segments.sizes} and {b.bitmap.segments.sizes}"
+        )
     checks.flat(a=a.values, b=b.values)
     checks.same_dtype(a=a.values, b=b.values)
     checks.same_device(a=a.values, b=b.values, support_a=a.bitmap.words, support_b=b.bitmap.words)

@@ -30,7 +30,9 @@ def masked_sgd_(
     checks.flat(**tensors)
     checks.same_dtype(**tensors)
     if (u is None) != (momentum == 0):
-        raise ValueError(f"expected u exactly when momentum is not 0, got momentum {momentum} and u {type(u).__name__}")
+        raise ValueError(
+            f"expected u exactly when momentum is not 0, got momentum {momentum} and u {type(u).__name__}"
+        )
     if nesterov and momentum == 0:
         raise ValueError("expected a momentum with nesterov, got 0")
     if u is not None:

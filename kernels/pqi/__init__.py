@@ -18,7 +18,7 @@ _call = registry.bind(__name__)
 class PQ(NamedTuple):
     """Per layer, float64 on the CPU."""
 
-    index: Tensor
+    index: Tensor  # type: ignore[assignment]
     p_norm: Tensor  # (sum |w|^p)^(1/p)
     q_norm: Tensor
 
@@ -43,6 +43,8 @@ def check_offsets(offsets: Tensor, values: Tensor) -> None:
     checks.dtype(torch.int64, offsets=offsets)
     checks.contiguous(offsets=offsets)
     if offsets.dim() != 1 or offsets.device.type != "cpu" or len(offsets) < 1:
-        raise ValueError(f"expected offsets as a 1-D CPU tensor, got {tuple(offsets.shape)} on {offsets.device}")
+        raise ValueError(
+            f"expected offsets as a 1-D CPU tensor, got {tuple(offsets.shape)} on {offsets.device}"
+        )
     if offsets[0] != 0 or offsets[-1] != values.numel() or (offsets.diff() < 0).any():
         raise ValueError(f"expected offsets that ascend from 0 to {values.numel()}, got {offsets.tolist()}")

@@ -37,9 +37,13 @@ def test_csr_and_transpose_are_scipys(variant, shape, density):
     with use_backend(variant):
         by_row, by_column = bitmap.csr(pattern, rows), bitmap.transpose(pattern, rows)
     expected = scipy.sparse.csr_matrix(dense)
-    assert np.array_equal(by_row.pointers, expected.indptr) and np.array_equal(by_row.columns, expected.indices)
+    assert np.array_equal(by_row.pointers, expected.indptr) and np.array_equal(
+        by_row.columns, expected.indices
+    )
     numbered = expected.astype(np.int64)
-    numbered.data = np.arange(expected.nnz)  # each entry carries its packed position through the transposition
+    numbered.data = np.arange(
+        expected.nnz
+    )  # each entry carries its packed position through the transposition
     expected = numbered.T.tocsr()
     assert np.array_equal(by_column.pointers, expected.indptr)
     assert np.array_equal(by_column.rows, expected.indices)

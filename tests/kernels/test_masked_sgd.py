@@ -60,7 +60,9 @@ def test_three_steps_are_torchs(variant, nesterov):
         for t in range(3):
             theirs.grad = randn(50, 10 + t)
             rival.step()
-            masked_sgd_(ours, randn(50, 10 + t), u, lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=nesterov)
+            masked_sgd_(
+                ours, randn(50, 10 + t), u, lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=nesterov
+            )
     assert_close(ours, theirs.detach(), terms=4)
 
 
