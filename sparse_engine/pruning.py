@@ -55,19 +55,19 @@ def pqi(
     if mask is not None and not isinstance(w, Tensor):
         raise ValueError(f"expected a mask with a dense tensor only, got one with a {type(w).__name__}")
     if isinstance(w, State):
-        return dict(zip(w.layout.names, pq(w.values, w.bitmap.offsets, p=p, q=q).index.tolist(), strict=True))
+        return dict(zip(w.layout.names, pq(w.values, w.bitmap.offsets, p=p, q=q).pqi.tolist(), strict=True))
     if isinstance(w, SparseTensor):
         values = w.values
     elif mask is None:
         values = w.detach().reshape(-1)
     else:
         values = SparseTensor.from_dense(w, mask).values
-    return float(pq(values, torch.tensor([0, values.numel()]), p=p, q=q).index)
+    return float(pq(values, torch.tensor([0, values.numel()]), p=p, q=q).pqi)
 
 
 def prune_counts(state: State, cfg: PQIConfig = PQIConfig()) -> Tensor:  # noqa: B008 (frozen)
     """int64 [weights]: c of every weight. A weight that stores something keeps at least one entry."""
-    index = pq(state.values, state.bitmap.offsets, p=cfg.p, q=cfg.q).index
+    index = pq(state.values, state.bitmap.offsets, p=cfg.p, q=cfg.q).pqi
     sick = [name for name, i in zip(state.layout.names, index.tolist(), strict=True) if math.isnan(i)]
     if sick:
         raise ValueError(f"expected finite numbers to prune, got others in {sick}")

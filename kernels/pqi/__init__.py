@@ -18,7 +18,7 @@ _call = registry.bind(__name__)
 class PQ(NamedTuple):
     """Per layer, float64 on the CPU."""
 
-    index: Tensor  # type: ignore[assignment]
+    pqi: Tensor
     p_norm: Tensor  # (sum |w|^p)^(1/p)
     q_norm: Tensor
 
