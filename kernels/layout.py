@@ -72,7 +72,7 @@ class Bitmap:
         return self.offsets.diff()
 
     def derived(self, key: str, make: Callable[["Bitmap"], Any]) -> Any:
-        """Something computed from this bitmap by a backend and kept with it (a rank directory, a device copy)."""
+        """What a backend computed from this bitmap and keeps with it (a rank directory, a device copy)."""
         if key not in self._derived:
             self._derived[key] = make(self)
         return self._derived[key]
@@ -93,14 +93,14 @@ class Packed(NamedTuple):
 
 
 class Csr(NamedTuple):
-    """Rows of a pattern: `columns[pointers[r] : pointers[r + 1]]`, ascending. All int32; values are the packed ones."""
+    """Rows of a pattern: `columns[pointers[r] : pointers[r + 1]]`, ascending, int32. Values are the packed."""
 
     pointers: Tensor
     columns: Tensor
 
 
 class Transpose(NamedTuple):
-    """Columns of a pattern: entries of column c are `rows[pointers[c] : ...]`; `order` finds their packed values."""
+    """Columns of a pattern: column c has `rows[pointers[c] : ...]`; `order` finds their packed values."""
 
     pointers: Tensor
     rows: Tensor

@@ -1,8 +1,8 @@
 """The compiled extension: loading it, which instruction set it runs, how many threads it takes.
 
 The extension takes raw pointers and sizes, so every `_cpu.py` goes through `pointer`, which checks what the
-native code relies on. Threads are the extension's own (no OpenMP, so no clash with torch's runtime); the count is
-a context variable, so that one worker thread's choice never reaches another.
+native code relies on. Threads are the extension's own (no OpenMP, so no clash with torch's runtime); the
+count is a context variable, so that one worker thread's choice never reaches another.
 """
 
 import importlib
@@ -84,7 +84,8 @@ def pointer(x: torch.Tensor, dtype: torch.dtype = torch.float32) -> int:
     """The address of a contiguous CPU tensor of this dtype: what the native code takes."""
     if x.dtype != dtype or x.device.type != "cpu" or not x.is_contiguous():
         raise ValueError(
-            f"native kernels take contiguous CPU tensors of {dtype}, got {x.dtype} on {x.device} with strides {x.stride()}"
+            f"native kernels take contiguous CPU tensors of {dtype}, "
+            f"got {x.dtype} on {x.device} with strides {x.stride()}"
             "; other float types run with use_backend('reference')"
         )
     return x.data_ptr()

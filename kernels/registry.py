@@ -1,8 +1,9 @@
 """Which implementation of an operation runs: the only place that decides.
 
 By default the device of the tensors decides: a CPU tensor runs on `cpu` (native code), a CUDA tensor on
-`triton`. `use_backend("reference")` or the environment variable `SPARSE_BACKEND` overrides. `cpu:avx2` names one
-instruction set of the native backend. A backend asked for by name and missing raises; nothing ever falls back.
+`triton`. `use_backend("reference")` or the environment variable `SPARSE_BACKEND` overrides. `cpu:avx2` names
+one instruction set of the native backend. A backend asked for by name and missing raises; nothing ever falls
+back.
 """
 
 import importlib

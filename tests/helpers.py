@@ -26,7 +26,7 @@ def randn(n: int, seed: int = 0) -> Tensor:
 
 
 def assert_close(actual: Tensor, expected: Tensor, *, terms: int = 1) -> None:
-    """Equal up to the rounding of a sum of `terms` numbers in the dtype of `actual`, relative to the largest."""
+    """Equal up to the rounding of a sum of `terms` numbers in `actual`'s dtype, relative to the largest."""
     assert actual.shape == expected.shape
     if actual.numel() == 0:
         return

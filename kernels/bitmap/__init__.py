@@ -6,7 +6,7 @@ csr        Bitmap of one matrix -> row pointers and columns
 transpose  Bitmap of one matrix -> column pointers, rows, and where the packed value of each entry is
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -101,7 +101,7 @@ def _matrix(bitmap: Bitmap, rows: int) -> int:
     return size // rows if rows else 0
 
 
-def _ints(bitmap: Bitmap):
+def _ints(bitmap: Bitmap) -> Callable[[int], Tensor]:
     return lambda n: torch.empty(n, dtype=torch.int32, device=bitmap.words.device)
 
 

@@ -10,7 +10,7 @@ _call = registry.bind(__name__)
 
 
 def drift(a: Packed, b: Packed) -> Tensor:
-    """float64 [L] on the CPU: the norm of the difference of every tensor. Patterns may differ, shapes may not."""
+    """float64 [L] on the CPU: the norm of every tensor's difference. Patterns may differ, shapes may not."""
     if a.bitmap.segments.sizes != b.bitmap.segments.sizes:
         raise ValueError(
             f"expected models of one shape, got {a.bitmap.segments.sizes} and {b.bitmap.segments.sizes}"

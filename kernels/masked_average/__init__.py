@@ -1,7 +1,7 @@
-"""Mask-weighted average:   v_i <- (sum_j w_j,i) / (number of j whose support has i),   on the entries i of a mask
+"""Mask-weighted average:   v_i <- (sum_j w_j,i) / (number of j whose support has i),   on entries i of a mask
 
-Every model j is (support, packed values); supports differ. Where no model has the entry the result is 0.
-A model counts where its support has the entry, also if the value there is 0. The result is packed on the mask.
+Every model j is (support, packed values); supports differ. Where no model has the entry the result is 0. A
+model counts where its support has the entry, also if the value there is 0. The result is packed on the mask.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ MOST = 4095  # models in one call
 
 
 def masked_average(mask: Bitmap, models: Sequence[Packed], out: Tensor | None = None) -> Tensor:
-    """The mean of `models` on `mask`, summed in the order given. One model: its values carried over to `mask`."""
+    """The mean of `models` on `mask`, summed in the order given. One model: its values carried to `mask`."""
     if not 1 <= len(models) <= MOST:
         raise ValueError(f"expected 1 to {MOST} models, got {len(models)}")
     named = {f"models[{j}]": model.values for j, model in enumerate(models)}
@@ -25,9 +25,8 @@ def masked_average(mask: Bitmap, models: Sequence[Packed], out: Tensor | None = 
     checks.same_dtype(**named)
     for j, model in enumerate(models):
         if model.bitmap.segments.sizes != mask.segments.sizes:
-            raise ValueError(
-                f"expected models of one shape, got mask {mask.segments.sizes} and models[{j}] {model.bitmap.segments.sizes}"
-            )
+            shapes = f"mask {mask.segments.sizes} and models[{j}] {model.bitmap.segments.sizes}"
+            raise ValueError(f"expected models of one shape, got {shapes}")
         checks.length(model.bitmap.nnz, f"values of models[{j}]", values=model.values)
         checks.same_device(mask=mask.words, support=model.bitmap.words, values=model.values)
     values = models[0].values

@@ -1,4 +1,6 @@
-"""Masked SGD on packed values:   d <- s g + lambda w,   u <- mu u + d,   w <- w - eta (d + mu u  if Nesterov, else u)
+"""Masked SGD on packed values:
+
+    d <- s g + lambda w,   u <- mu u + d,   w <- w - eta (d + mu u  if Nesterov, else u)
 
 w, u: the packed values and momenta of a whole model; u is None when mu = 0.  In place on w and u.
 g: packed like w; or dense, and then read through the bitmap: entries outside it are never touched.

@@ -1,4 +1,4 @@
-"""Dense <-> packed:   pack keeps the entries that a bitmap stores, in order;   unpack puts 0 everywhere else"""
+"""Dense <-> packed:   pack keeps the entries that a bitmap stores, in order;   unpack puts 0 elsewhere"""
 
 import torch
 from torch import Tensor

@@ -1,7 +1,7 @@
 """PQ index of every layer in one pass:   I = 1 - mean(|w|^p)^(1/p) / mean(|w|^q)^(1/q),   0 < p < q
 
-0 for a constant layer, towards 1 for one that a few weights carry. d counts the stored entries, zeros included.
-An empty or all-zero layer has I = 0: nothing there tells small from large.
+0 for a constant layer, towards 1 for one that a few weights carry. d counts the stored entries, zeros too. An
+empty or all-zero layer has I = 0: nothing there tells small from large.
 """
 
 import math

@@ -1,8 +1,9 @@
 """Exact selection:   the k_l smallest (or largest) |x| of every layer l, ties by position, as a bitmap
 
-By histogram of the bits of |x|, never by sorting. Candidates are the entries that a bitmap stores; x holds one
-value a candidate (packed), or one a dense entry (`dense=True`: scores of weights that are not stored).
-Of equal |x| the earlier ones are taken first, for smallest and largest alike. NaN has no place in an order: refused.
+By histogram of the bits of |x|, never by sorting. Candidates are the entries that a bitmap stores; x holds
+one value a candidate (packed), or one a dense entry (`dense=True`: scores of weights that are not stored).
+Of equal |x| the earlier ones are taken first, for smallest and largest alike. NaN has no place in an order:
+refused.
 """
 
 import torch
