@@ -26,20 +26,21 @@ template <bool momentum, bool nesterov> struct Step {
 
   void run(float* w, const float* g, float* u, int64_t n) const {
     constexpr int UNROLL = 4;
+    const Step step = *this;  // a copy that no store to w can change: it stays in registers
     vf none = {};
     int64_t i = 0;
     for (; i + UNROLL * W <= n; i += UNROLL * W)
       for (int r = 0; r < UNROLL; r++) {
         const int64_t at = i + r * W;
         vf a = load(w + at), b = momentum ? load(u + at) : none;
-        (*this)(a, load(g + at), b);
+        step(a, load(g + at), b);
         store(w + at, a);
         if (momentum) store(u + at, b);
       }
     for (; i < n; i += W) {
       const int64_t left = n - i < W ? n - i : W;
       vf a = load_first(w + i, left), b = momentum ? load_first(u + i, left) : none;
-      (*this)(a, load_first(g + i, left), b);
+      step(a, load_first(g + i, left), b);
       store_first(w + i, a, left);
       if (momentum) store_first(u + i, b, left);
     }

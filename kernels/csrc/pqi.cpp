@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t CHUNK = 1 << 16;  // entries of one partial sum
 constexpr int64_t BLOCK = 2048;     // entries summed in float
+constexpr int64_t AHEAD = 512;      // entries to prefetch: the square roots keep the hardware from running ahead
 
 enum Power { HALF, ONE, TWO };
 
@@ -26,6 +27,7 @@ template <Power P, Power Q> void fast(const float* w, int64_t n, double out[2]) 
     for (; i + UNROLL * W <= end; i += UNROLL * W)
       for (int r = 0; r < UNROLL; r++) {
         const vf a = absolute(load(w + i + r * W));
+        __builtin_prefetch(w + i + r * W + AHEAD);
         p[r] += power<P>(a);
         q[r] += power<Q>(a);
       }

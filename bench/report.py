@@ -1,0 +1,47 @@
+"""Result files and the tables made from them: nobody types a number by hand."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+Result = dict[str, Any]
+
+
+def save(result: Result, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def show_rows(rows: list[Result], columns: dict[str, str], title: str, console: Console) -> None:
+    """`columns`: key -> format, such as {"op": "", "median_ms": ".2f"}."""
+    table = Table(title=title)
+    for key, form in columns.items():
+        table.add_column(key, justify="right" if form else "left")
+    for row in rows:
+        table.add_row(*(_text(row.get(key), form) for key, form in columns.items()))
+    console.print(table)
+
+
+def markdown(result: Result, title: str = "") -> str:
+    """The summary as a table for the README: a row an operation, a column a density."""
+    summary, meta = result["summary"], result["meta"]
+    columns = sorted({column for cells in summary.values() for column in cells}, key=float, reverse=True)
+    lines = [f"| {title or 'operation'} | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    for op, cells in summary.items():
+        shown = [
+            ", ".join(f"{key} {value:.2f}" for key, value in cells.get(column, {}).items())
+            for column in columns
+        ]
+        lines.append(f"| {op} | " + " | ".join(shown) + " |")
+    lines.append(
+        f"\n{meta['cpu']}, {meta['instruction_set']}, {meta['threads']} thread(s), torch "
+        f"{meta['versions']['torch']}, commit {meta['commit']}, {meta['date']}"
+    )
+    return "\n".join(lines)
+
+
+def _text(value: Any, form: str) -> str:
+    return "" if value is None else format(value, form) if form else str(value)
