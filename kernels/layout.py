@@ -93,7 +93,7 @@ class Packed(NamedTuple):
 
 
 class Csr(NamedTuple):
-    """Rows of a pattern: `columns[pointers[r] : pointers[r + 1]]`, ascending, int32. Values are the packed."""
+    """Rows of a pattern: `columns[pointers[r] : pointers[r + 1]]`, ascending, int32. Values: packed ones."""
 
     pointers: Tensor
     columns: Tensor
