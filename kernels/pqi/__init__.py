@@ -33,7 +33,8 @@ def pqi(values: Tensor, offsets: Tensor, *, p: float = 0.5, q: float = 1.0) -> P
     if values.numel():
         _call("pq_norms", values.device, values, offsets, float(p), float(q), norms)
     indices = [
-        _index(hi - lo, *pair, p, q) for lo, hi, pair in zip(bounds, bounds[1:], norms.tolist(), strict=False)
+        _index(hi - lo, p_norm, q_norm, p, q)
+        for lo, hi, (p_norm, q_norm) in zip(bounds, bounds[1:], norms.tolist(), strict=False)
     ]  # a handful of layers: plain Python is faster here than a dozen small tensors
     return PQ(torch.tensor(indices, dtype=torch.float64), norms[:, 0], norms[:, 1])
 
