@@ -1,1 +1,78 @@
 # Everything starts from here; `make demo` and `make test` set up what they need on a fresh machine.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+CSRC := $(wildcard kernels/csrc/*)
+NATIVE_OPTIONS := -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint format bench native asan test-avx512 wheel clean
+
+help:  ## these lines
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /make \1\t/' | expand -t 20
+
+venv: $(STAMP)  ## .venv with everything, native kernels built
+
+# No build isolation here, so that constraints.txt pins the build tools too. torch is never one of them.
+$(STAMP): pyproject.toml setup.py CMakeLists.txt constraints.txt $(wildcard cmake/*) $(CSRC)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt setuptools cmake ninja nanobind
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[test,dev]'
+	touch $@
+
+demo: venv  ## what exists so far, in a few seconds
+	$(BIN)/sparsefl demo
+
+test: venv  ## the whole test suite, on two cores
+	$(BIN)/pytest -n 2
+
+lint: venv  ## ruff, mypy and clang-format; changes nothing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(CSRC)
+
+format: venv  ## let ruff and clang-format rewrite the sources
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CSRC)
+
+bench: venv  ## the kernels against PyTorch and scipy
+	$(BIN)/sparsefl bench ops
+
+native: venv  ## rebuild the native kernels in place, only what changed
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/dev $(NATIVE_OPTIONS) -DCMAKE_BUILD_TYPE=Release
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/dev
+	for so in build/dev/_native*.so; do cp $$so kernels/.new && mv kernels/.new kernels/$$(basename $$so); done
+
+# A copy of the tree with the sanitized extension in it, so that the installed one stays as it is. Leaks are not
+# looked for: the interpreter and torch keep memory until the end. No triton: it has no native code of ours. A finding
+# ends the process, so there are no workers and nothing is captured: the last lines say what was found.
+asan: venv  ## native kernels under the address and undefined-behaviour sanitizers
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/asan $(NATIVE_OPTIONS) -DCMAKE_BUILD_TYPE=RelWithDebInfo -DSPARSE_SANITIZE=ON
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/asan
+	rm -rf build/asan/tree && mkdir build/asan/tree
+	cp -r kernels sparse_engine fl bench tests pyproject.toml build/asan/tree/
+	rm -f build/asan/tree/kernels/_native*.so && cp build/asan/_native*.so build/asan/tree/kernels/
+	cd build/asan/tree && \
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so.6)" \
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+	$(CURDIR)/$(BIN)/pytest -q --capture=no tests/kernels -k "not triton" --ignore=tests/kernels/test_aot.py
+
+# A build and a copy of the tree of its own again; SIMDe stands in for the AVX-512 instructions.
+test-avx512: venv  ## the AVX-512 kernels on a machine without AVX-512; needs libsimde-dev
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/avx512 $(NATIVE_OPTIONS) -DCMAKE_BUILD_TYPE=Release -DSPARSE_EMULATE_AVX512=ON
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/avx512
+	rm -rf build/avx512/tree && mkdir build/avx512/tree
+	cp -r kernels sparse_engine fl bench tests pyproject.toml build/avx512/tree/
+	rm -f build/avx512/tree/kernels/_native*.so && cp build/avx512/_native*.so build/avx512/tree/kernels/
+	cd build/avx512/tree && $(CURDIR)/$(BIN)/python -c "from kernels import native; assert 'avx512' in native.isas(), native.isas()"
+	cd build/avx512/tree && $(CURDIR)/$(BIN)/pytest -n 2 tests/kernels -k "not triton" --ignore=tests/kernels/test_aot.py
+
+wheel:  ## dist/sparsefl-*.whl, built in isolation as a user would
+	$(PYTHON) -m pip wheel --no-deps -w dist .
+
+clean:  ## remove what building and testing made; .venv stays, the next make rebuilds the native kernels
+	rm -rf build dist *.egg-info kernels/_native*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks $(STAMP)
+	find kernels sparse_engine fl bench tests -name __pycache__ -prune -exec rm -rf {} +

@@ -30,20 +30,16 @@ class CMakeBuild(build_ext):
         subprocess.run(configure, check=True)
         subprocess.run(["cmake", "--build", str(work)], check=True)
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(next(work.glob("_native*.so")), target)
+        fresh = target.with_suffix(".new")  # a running process may have the old one mapped: replace it
+        shutil.copyfile(next(work.glob("_native*.so")), fresh)
+        os.replace(fresh, target)
 
+
+OPERATIONS = ("bitmap", "drift", "masked_average", "masked_sgd", "pack", "pqi", "select")
 
 setup(
-    packages=[
-        "kernels",
-        *(
-            f"kernels.{op}"
-            for op in ("bitmap", "drift", "masked_average", "masked_sgd", "pack", "pqi", "select")
-        ),
-        "sparse_engine",
-        "fl",
-        "bench",
-    ],
+    packages=["kernels", *(f"kernels.{op}" for op in OPERATIONS), "sparse_engine", "fl", "bench"],
+    include_package_data=False,  # MANIFEST.in is for the sdist: no C++ sources in a wheel
     ext_modules=[CMakeExtension("kernels._native")],
     cmdclass={"build_ext": CMakeBuild},
 )
