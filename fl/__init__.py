@@ -1,0 +1,1 @@
+"""Clients and rounds of decentralized federated learning. So far: the command line."""

@@ -1,0 +1,70 @@
+"""What this installation and this machine are, for `sparsefl doctor` and bug reports. No host names."""
+
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from kernels import native, registry
+
+PACKAGES = ("sparsefl", "torch", "triton", "numpy", "scipy")
+OVERRIDES = ("SPARSE_BACKEND", "SPARSE_ISA", "SPARSE_THREADS", "TRITON_INTERPRET")
+
+
+def environment() -> dict[str, str]:
+    """One line a fact, in the order to print them."""
+    return {
+        "python": platform.python_version(),
+        **{name: _version(name) for name in PACKAGES},
+        "commit": commit() or "none (not a checkout)",
+        "cpu": cpu_model(),
+        "cores": str(os.cpu_count()),
+        "instruction sets": ", ".join(native.isas()) or "none: the native kernels are not built",
+        "instruction set in use": native.isa() if native.isas() else "none",
+        "threads": str(native.num_threads()),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+        "backends": ", ".join(registry.variants()),
+        "overrides": ", ".join(_overrides()) or "none",
+    }
+
+
+def commit() -> str | None:
+    """The commit of this checkout, marked where files differ from it; None for an installed copy."""
+    root = Path(__file__).resolve().parents[1]
+    if not (root / ".git").exists():  # site-packages may lie inside a checkout of something else
+        return None
+    try:
+        return _git(root, "rev-parse", "--short=12", "HEAD") + _changes(root)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _overrides() -> list[str]:
+    return [f"{name}={os.environ[name]}" for name in OVERRIDES if name in os.environ]
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _changes(root: Path) -> str:
+    return "+changes" if _git(root, "status", "--porcelain", "--untracked-files=no") else ""
+
+
+def _git(root: Path, *args: str) -> str:
+    done = subprocess.run(["git", *args], cwd=root, capture_output=True, text=True, check=True)
+    return done.stdout.strip()

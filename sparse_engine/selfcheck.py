@@ -1,0 +1,129 @@
+"""Does the native code of this installation compute what the reference does? A second's work, for `doctor`.
+
+Every operation runs on a small random model under each native variant and under the reference. Whole numbers
+and bits have to agree exactly, floats up to the rounding of a short sum. The tests are the thorough check;
+this one is for machines that have no tests.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kernels import bitmap as bitmaps
+from kernels import native, use_backend
+from kernels.drift import drift
+from kernels.layout import Bitmap, Packed
+from kernels.masked_average import masked_average
+from kernels.masked_sgd import masked_sgd_
+from kernels.pack import pack, unpack
+from kernels.pqi import pqi
+from kernels.select import select
+
+SIZES = (1000, 1, 64, 4097)  # a segment that ends inside a word, a single entry, whole words, several vectors
+ROWS = 17  # 4097 = 17 * 241
+
+
+class Check(NamedTuple):
+    """One operation on one variant; `problem` is empty when it agrees."""
+
+    op: str
+    variant: str
+    problem: str
+
+
+def self_check() -> Iterator[Check]:
+    """Every operation on every native variant of this machine. Not built: one row that says so."""
+    if not native.isas():
+        yield Check("all", "cpu", "the native kernels are not built: run `pip install -e .` (or `make venv`)")
+    for op, work in OPERATIONS.items():
+        with use_backend("reference"):
+            expected = work()
+        for isa in native.isas():
+            yield Check(op, f"cpu:{isa}", _problem(work, f"cpu:{isa}", expected))
+
+
+def _problem(work: Callable[[], list[Tensor]], variant: str, expected: list[Tensor]) -> str:
+    try:
+        with use_backend(variant):
+            actual = work()
+    except (RuntimeError, ValueError) as wrong:
+        return f"{type(wrong).__name__}: {wrong}"
+    for i, (ours, theirs) in enumerate(zip(actual, expected, strict=True)):
+        if ours.is_floating_point():
+            same = torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+        else:
+            same = torch.equal(ours, theirs)
+        if not same:
+            return f"result {i} differs from the reference"
+    return ""
+
+
+def _bitmap(seed: int, sizes: tuple[int, ...] = SIZES) -> Bitmap:
+    mask = torch.rand(sum(sizes), generator=torch.Generator().manual_seed(seed)) < 0.3
+    return bitmaps.from_mask(mask, sizes)
+
+
+def _floats(n: int, seed: int) -> Tensor:
+    return torch.randn(n, generator=torch.Generator().manual_seed(seed))
+
+
+def _model(seed: int) -> Packed:
+    bitmap = _bitmap(seed)
+    return Packed(bitmap, _floats(bitmap.nnz, seed))
+
+
+def _bitmap_work() -> list[Tensor]:
+    matrix = _bitmap(0, (SIZES[-1],))
+    whole = _bitmap(0)
+    indices = [*bitmaps.csr(matrix, ROWS), *bitmaps.transpose(matrix, ROWS)]
+    return [whole.words, whole.offsets, bitmaps.to_mask(whole), *indices]
+
+
+def _drift_work() -> list[Tensor]:
+    return [drift(_model(1), _model(2))]
+
+
+def _average_work() -> list[Tensor]:
+    return [masked_average(_bitmap(0), [_model(seed) for seed in range(5)])]
+
+
+def _sgd_work() -> list[Tensor]:
+    bitmap, w = _model(1)
+    through, u, v = w.clone(), torch.zeros_like(w), torch.zeros_like(w)
+    masked_sgd_(w, _floats(w.numel(), 2), u, lr=0.1, momentum=0.9, weight_decay=5e-4)
+    masked_sgd_(through, _floats(sum(SIZES), 3), v, lr=0.1, momentum=0.9, nesterov=True, through=bitmap)
+    return [w, u, through, v]
+
+
+def _pack_work() -> list[Tensor]:
+    bitmap, values = _model(1)
+    return [pack(_floats(sum(SIZES), 2), bitmap), unpack(values, bitmap)]
+
+
+def _pqi_work() -> list[Tensor]:
+    bitmap, values = _model(1)
+    return [*pqi(values, bitmap.offsets), *pqi(values, bitmap.offsets, p=0.7, q=1.9)]
+
+
+def _select_work() -> list[Tensor]:
+    bitmap, values = _model(1)
+    k = bitmap.counts // 3
+    scores = _floats(sum(SIZES), 2)
+    return [
+        select(values, bitmap, k).words,
+        select(values, bitmap, k, largest=True).words,
+        select(scores, bitmap, k, largest=True, dense=True).words,
+    ]
+
+
+OPERATIONS: dict[str, Callable[[], list[Tensor]]] = {
+    "bitmap": _bitmap_work,
+    "drift": _drift_work,
+    "masked_average": _average_work,
+    "masked_sgd": _sgd_work,
+    "pack": _pack_work,
+    "pqi": _pqi_work,
+    "select": _select_work,
+}
