@@ -1,0 +1,83 @@
+"""The command line: what it offers, what it hands on, what it answers when something is wrong."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fl.cli import app
+from kernels import native
+from sparse_engine import selfcheck
+
+ROOT = Path(__file__).parents[2]
+
+
+def sparsefl(*args):
+    return CliRunner().invoke(app, args, prog_name="sparsefl")
+
+
+def test_help_lists_the_commands():
+    done = sparsefl("--help")
+    assert done.exit_code == 0
+    for command in ("demo", "doctor", "bench"):
+        assert f" {command} " in done.output
+
+
+def test_help_waits_for_no_torch():
+    code = "import sys, fl.cli; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_python_m_fl():
+    done = subprocess.run([sys.executable, "-m", "fl", "--help"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and "Usage: sparsefl" in done.stdout
+
+
+def test_unknown_command_fails():
+    assert sparsefl("trian").exit_code == 2
+
+
+@pytest.mark.parametrize("args", [["ops", "--json", "x.json", "--quick"], ["ops", "--aot"], ["--help"], []])
+def test_bench_hands_everything_on(monkeypatch, args):
+    given = []
+    monkeypatch.setattr("bench.__main__.main", lambda argv: given.append(argv) or 3)
+    assert sparsefl("bench", *args).exit_code == 3
+    assert given == [args]
+
+
+def test_doctor_is_content_here():
+    done = sparsefl("doctor")
+    assert done.exit_code == 0, done.output
+    for fact in ("python", "torch", "triton", "sparsefl", "cpu", "cores", "threads", "gpu", "commit"):
+        assert fact in done.output
+    assert native.isa() in done.output and "self-check ok" in done.output
+
+
+def test_doctor_names_a_wrong_kernel(monkeypatch):
+    right = selfcheck.OPERATIONS["pack"]
+    calls = []
+
+    def wrong():
+        calls.append(1)
+        return [x + (len(calls) > 1) for x in right()]  # the reference comes first
+
+    monkeypatch.setitem(selfcheck.OPERATIONS, "pack", wrong)
+    done = sparsefl("doctor")
+    assert done.exit_code == 1
+    assert "FAILED: pack on cpu:baseline: result 0 differs" in done.output.replace("\n", " ")
+    assert "self-check ok" not in done.output
+
+
+def test_doctor_says_when_nothing_is_built(monkeypatch):
+    monkeypatch.setattr(native, "_extension", None)
+    done = sparsefl("doctor")
+    assert done.exit_code == 1 and "not built" in done.output
+
+
+def test_doctor_says_when_the_environment_is_wrong(monkeypatch):
+    monkeypatch.setenv("SPARSE_THREADS", "many")
+    done = sparsefl("doctor")
+    assert done.exit_code == 1 and "SPARSE_THREADS" in done.output

@@ -1,0 +1,130 @@
+"""Which implementation runs, and that what is asked for and missing raises."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import randn
+
+from kernels import native, registry, use_backend
+from kernels.pqi import pqi
+
+ROOT = Path(__file__).parents[2]
+OFFSETS = torch.tensor([0, 5])
+RUN = "import torch, kernels.pqi as k; print(k.pqi(torch.ones(5), torch.tensor([0, 5])).pqi.item())"
+WHICH = "from kernels import registry, native; print(registry.backend_for('cpu'), native.isa())"
+
+
+def python(code, **variables):
+    """The code in a process of its own, under these environment variables and none of ours."""
+    ours = ("SPARSE_BACKEND", "SPARSE_ISA", "SPARSE_THREADS", "TRITON_INTERPRET")
+    environment = {key: value for key, value in os.environ.items() if key not in ours} | variables
+    environment["PYTHONPATH"] = str(ROOT)
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("name", ["cuda", "", "CPU", "reference:avx2", "triton:avx2"])
+def test_unknown_backend_raises(name):
+    with pytest.raises(ValueError, match="expected a backend out of"), use_backend(name):
+        pass
+
+
+def test_unknown_instruction_set_raises():
+    with pytest.raises(ValueError, match="'mmx' is not available here; there are"), use_backend("cpu:mmx"):
+        pass
+    with pytest.raises(ValueError, match="expected an instruction set out of"), native.use_isa("mmx"):
+        pass
+
+
+def test_native_backend_that_is_not_built_raises_and_says_how_to_build(monkeypatch):
+    monkeypatch.setattr(native, "_extension", None)
+    assert registry.variants() == [name for name in ("reference", "triton") if name in registry.variants()]
+    with pytest.raises(RuntimeError, match=r"not built: run `pip install -e \.`"):
+        pqi(randn(5), OFFSETS)
+    with use_backend("reference"):
+        pqi(randn(5), OFFSETS)
+
+
+def test_triton_without_interpreter_or_gpu_raises(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(ValueError, match="takes CUDA tensors, or CPU tensors under"), use_backend("triton"):
+        pqi(randn(5), OFFSETS)
+
+
+def test_device_without_kernels_raises():
+    with pytest.raises(ValueError, match="no kernels for device 'meta'"):
+        registry.backend_for("meta")
+
+
+def test_native_backend_refuses_other_devices():
+    with use_backend("cpu"), pytest.raises(ValueError, match="takes CPU tensors"):
+        registry.backend_for("cuda")
+
+
+def test_the_device_decides():
+    assert registry.backend_for("cpu") == "cpu"
+    assert registry.backend_for("cuda") == "triton"
+
+
+def test_use_backend_nests_and_ends():
+    with use_backend("reference"):
+        with use_backend("cpu"):
+            assert registry.backend_for("cpu") == "cpu"
+        assert registry.backend_for("cpu") == "reference"
+    assert registry.backend_for("cpu") == "cpu"
+
+
+def test_use_backend_ends_after_an_error():
+    before = native.isa()
+    with pytest.raises(ZeroDivisionError), use_backend("cpu:baseline"):
+        assert native.isa() == "baseline"
+        _ = 1 / 0
+    assert registry.backend_for("cpu") == "cpu" and native.isa() == before
+
+
+def test_variants_are_the_reference_every_instruction_set_and_triton():
+    assert native.isas()[0] == "baseline" and native.isa() in native.isas()
+    expected = ["reference", *(f"cpu:{isa}" for isa in native.isas())]
+    assert registry.variants() == [
+        *expected,
+        "triton",
+    ]  # conftest turns the interpreter on, or there is a GPU
+    for name in registry.variants():
+        with use_backend(name):
+            pass
+
+
+def test_backend_from_the_environment():
+    assert python(WHICH, SPARSE_BACKEND="reference").stdout.split()[0] == "reference"
+    assert python(WHICH, SPARSE_BACKEND="cpu").stdout.split()[0] == "cpu"
+    assert float(python(RUN, SPARSE_BACKEND="reference").stdout) == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"SPARSE_BACKEND": "gpu"}, "expected a backend out of"),
+        ({"SPARSE_BACKEND": "cpu:baseline"}, "SPARSE_ISA names the instruction set"),
+        ({"SPARSE_BACKEND": "triton"}, "takes CUDA tensors"),
+        ({"SPARSE_ISA": "mmx"}, "expected an instruction set out of"),
+        ({"SPARSE_THREADS": "none"}, "expected SPARSE_THREADS to be a whole number"),
+        ({"SPARSE_THREADS": "0"}, "expected SPARSE_THREADS to be a whole number"),
+    ],
+)
+def test_wrong_environment_raises(variables, message):
+    done = python(RUN, **variables)
+    assert done.returncode != 0 and done.stdout == ""
+    assert "ValueError: " in done.stderr and message in done.stderr
+
+
+@pytest.mark.parametrize("isa", native.isas())
+def test_instruction_set_from_the_environment(isa):
+    assert python(WHICH, SPARSE_ISA=isa).stdout.split() == ["cpu", isa]
+
+
+def test_threads_from_the_environment():
+    assert python("import kernels; print(kernels.num_threads())", SPARSE_THREADS="3").stdout.strip() == "3"
