@@ -47,10 +47,14 @@ std::vector<const Ops*> available() {
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") &&
                     __builtin_cpu_supports("popcnt");
+#if defined(SPARSE_EMULATE_AVX512)
+  const bool avx512 = avx2;
+#else
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+#endif
   if (avx2) found.push_back(&avx2::ops);
-  if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-    found.push_back(&avx512::ops);
+  if (avx512) found.push_back(&avx512::ops);
 #endif
   return found;
 }

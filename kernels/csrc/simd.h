@@ -5,11 +5,13 @@
 #pragma once
 #include <stdint.h>
 #include <string.h>
-#if defined(__AVX2__)
+#if defined(SPARSE_EMULATE_AVX512)
+#include "emulate_avx512.h"
+#elif defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(SPARSE_EMULATE_AVX512)
 #define SPARSE_LANES 16
 #elif defined(__AVX2__)
 #define SPARSE_LANES 8
@@ -108,8 +110,9 @@ static inline vf load_expand(const float* p, uint32_t bits) { return expand(load
 static inline uint32_t any_below(vi a, vi b) { return _mm512_cmplt_epi32_mask((__m512i)a, (__m512i)b); }
 static inline uint32_t any_equal(vi a, vi b) { return _mm512_cmpeq_epi32_mask((__m512i)a, (__m512i)b); }
 static inline vi lanes_of(uint32_t bits) { return (vi)_mm512_maskz_set1_epi32(bits, -1); }
-static inline vf rough_rsqrt(vf v) { return (vf)_mm512_rsqrt14_ps((__m512)v); }
-static inline vf larger(vf a, vf b) { return (vf)_mm512_max_ps((__m512)a, (__m512)b); }
+// With a mask of all lanes: of the plain ones GCC 12 warns that something is uninitialized. The code is the same.
+static inline vf rough_rsqrt(vf v) { return (vf)_mm512_maskz_rsqrt14_ps(ALL, (__m512)v); }
+static inline vf larger(vf a, vf b) { return (vf)_mm512_maskz_max_ps(ALL, (__m512)a, (__m512)b); }
 #else
 constexpr int TABLE = 1 << (W == 8 ? 8 : 4);
 struct Permutations {
