@@ -35,7 +35,7 @@ class CMakeBuild(build_ext):
         os.replace(fresh, target)
 
 
-OPERATIONS = ("bitmap", "drift", "masked_average", "masked_sgd", "pack", "pqi", "select")
+OPERATIONS = ("bitmap", "drift", "masked_average", "masked_sgd", "pack", "pqi", "select", "sparse_conv")
 
 setup(
     packages=["kernels", *(f"kernels.{op}" for op in OPERATIONS), "sparse_engine", "fl", "bench"],

@@ -30,15 +30,16 @@ def meta(threads: int, **more: Any) -> dict[str, Any]:
 
 def commit() -> str:
     """The commit of this checkout, marked where files differ from it."""
-    here = Path(__file__).parent
     try:
-        run = lambda *args: subprocess.run(
-            ["git", *args], cwd=here, capture_output=True, text=True, check=True
-        )  # noqa: E731
-        changed = run("status", "--porcelain", "--untracked-files=no").stdout.strip()
-        return run("rev-parse", "--short=12", "HEAD").stdout.strip() + ("+changes" if changed else "")
+        changed = _git("status", "--porcelain", "--untracked-files=no")
+        return _git("rev-parse", "--short=12", "HEAD") + ("+changes" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown (not a git checkout)"
+
+
+def _git(*args: str) -> str:
+    command = ["git", "-C", str(Path(__file__).parent), *args]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def cpu_model() -> str:

@@ -164,7 +164,7 @@ def _select(own: cases.Model, *_: Any) -> Contest:
 
 
 def _csr(own: cases.Model, shapes: dict, _: float) -> Contest:
-    """Rows, columns and the permutation between them, for every layer, from the bitmap; scipy starts from dense."""
+    """Rows, columns and the permutation between them, from the bitmap; scipy starts from dense."""
     parts = [own.bitmap.segment(i) for i in range(len(shapes))]
     rows = [shape[0] for shape in shapes.values()]
     sizes = [prod(shape) for shape in shapes.values()]

@@ -1,8 +1,8 @@
 """Timing on noisy machines: rivals take turns in one run, and the median counts.
 
-A speed is only ever a ratio of two medians from the same `take_turns`, because the machine may be twice as slow a
-minute later. In its turn a contestant runs once untimed and then `burst` times: what fits into a cache is warm, as in
-a training loop. With burst 0 it runs once, timed, and finds the caches full of its rivals' data.
+A speed is only ever a ratio of two medians from the same `take_turns`, because the machine may be twice as
+slow a minute later. In its turn a contestant runs once untimed and then `burst` times: what fits into a cache
+is warm, as in a training loop. With burst 0 it runs once, timed, and finds the caches full of others' data.
 """
 
 import gc

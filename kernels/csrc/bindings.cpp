@@ -131,4 +131,68 @@ NB_MODULE(_native, m) {
                                at<int32_t>(order), nnz);
       },
       Release());
+
+  // Convolution: structures arrive as lists of whole numbers, in the order of conv.h.
+  using Numbers = std::vector<int64_t>;
+  const auto planes = [](const Numbers& v) {
+    return ConvPlanes{v.at(0), v.at(1), v.at(2), v.at(3), v.at(4),  v.at(5),
+                      v.at(6), v.at(7), v.at(8), v.at(9), v.at(10), v.at(11)};
+  };
+  const auto weights = [](const Numbers& v) {
+    return ConvWeights{v.at(0), v.at(1), at<const int32_t>(v.at(2)), at<const int32_t>(v.at(3)),
+                       at<const uint32_t>(v.at(4))};
+  };
+  const auto output = [](const Numbers& v) { return ConvOutput{v.at(0), v.at(1), v.at(2), v.at(3), v.at(4), v.at(5)}; };
+  const auto pattern = [](const Numbers& v) {
+    return ConvPattern{v.at(0) != 0,
+                       v.at(1),
+                       v.at(2),
+                       at<const int32_t>(v.at(3)),
+                       at<const int32_t>(v.at(4)),
+                       at<const int32_t>(v.at(5)),
+                       at<const int64_t>(v.at(6))};
+  };
+  m.def("conv_tile", [] { return ops().conv_tile(); });
+  m.def("conv_planes", [=](const Numbers& p, Address x, Address out, int threads) {
+    const auto shape = planes(p);
+    nb::gil_scoped_release release;
+    ops().conv_planes(shape, at<const float>(x), at<float>(out), threads);
+  });
+  m.def("conv_apply", [=](const Numbers& p, const Numbers& w, const Numbers& o, Address x, Address values, Address bias,
+                          Address y, int threads) {
+    const auto shape = planes(p);
+    const auto what = weights(w);
+    const auto where = output(o);
+    nb::gil_scoped_release release;
+    ops().conv_apply(shape, what, where, at<const float>(x), at<const float>(values), at<const float>(bias),
+                     at<float>(y), threads);
+  });
+  m.def("conv_gradient", [=](const Numbers& p, const Numbers& w, const Numbers& o, Address x, Address dy,
+                             Address gradients, int threads) {
+    const auto shape = planes(p);
+    const auto what = weights(w);
+    const auto where = output(o);
+    nb::gil_scoped_release release;
+    ops().conv_gradient(shape, what, where, at<const float>(x), at<const float>(dy), at<float>(gradients), threads);
+  });
+  m.def("conv_count", [=](const Numbers& p, int64_t channels, int64_t block, Address starts, Address order) {
+    const auto what = pattern(p);
+    nb::gil_scoped_release release;
+    return ops().conv_count(what, channels, block, at<int32_t>(starts), at<int32_t>(order));
+  });
+  m.def("conv_fill", [=](const Numbers& p, int64_t channels, int64_t block, int64_t channel_bytes, Address starts,
+                         Address order, Address offsets, Address index) {
+    const auto what = pattern(p);
+    nb::gil_scoped_release release;
+    ops().conv_fill(what, channels, block, channel_bytes, at<const int32_t>(starts), at<const int32_t>(order),
+                    at<uint32_t>(offsets), at<int32_t>(index));
+  });
+  m.def("conv_gather", [](Address values, Address index, int64_t n, Address out, int threads) {
+    nb::gil_scoped_release release;
+    ops().conv_gather(at<const float>(values), at<const int32_t>(index), n, at<float>(out), threads);
+  });
+  m.def("conv_scatter", [](Address from, Address index, int64_t n, Address values, int threads) {
+    nb::gil_scoped_release release;
+    ops().conv_scatter(at<const float>(from), at<const int32_t>(index), n, at<float>(values), threads);
+  });
 }

@@ -19,5 +19,13 @@ SPARSE_DECLARE(bitmap_from_mask)
 SPARSE_DECLARE(bitmap_to_mask)
 SPARSE_DECLARE(bitmap_csr)
 SPARSE_DECLARE(bitmap_transpose)
+SPARSE_DECLARE(conv_tile)
+SPARSE_DECLARE(conv_planes)
+SPARSE_DECLARE(conv_apply)
+SPARSE_DECLARE(conv_gradient)
+SPARSE_DECLARE(conv_count)
+SPARSE_DECLARE(conv_fill)
+SPARSE_DECLARE(conv_gather)
+SPARSE_DECLARE(conv_scatter)
 }  // namespace SPARSE_ISA
 #undef SPARSE_DECLARE

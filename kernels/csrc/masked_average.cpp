@@ -150,7 +150,6 @@ void average(const uint64_t* mask, int64_t lo, int64_t hi, Stream* streams, int 
   Dense dense;
   Thin thin;
   Counts<PLANES> counts;
-  Target target;
   alignas(64) float spare[BLOCK * 64 + W] = {};
   for (int64_t at = lo; at < hi; at += BLOCK) {
     const Target target{mask + at, hi - at < BLOCK ? int(hi - at) : BLOCK};

@@ -3,6 +3,8 @@
 #pragma once
 #include <stdint.h>
 
+#include "conv.h"
+
 namespace sparsefl {
 
 // Where the tensors of a model lie: starts[l] first word of the bitmap, dense[l] first dense entry, offsets[l] first
@@ -45,12 +47,27 @@ struct Ops {
                      int64_t nnz);
   void (*bitmap_transpose)(const uint64_t* words, int64_t rows, int64_t cols, int32_t* pointers, int32_t* row,
                            int32_t* order, int64_t nnz);
+  int (*conv_tile)();
+  void (*conv_planes)(ConvPlanes, const float* x, float* out, int threads);
+  void (*conv_apply)(ConvPlanes, ConvWeights, ConvOutput, const float* x, const float* weights, const float* bias,
+                     float* y, int threads);
+  void (*conv_gradient)(ConvPlanes, ConvWeights, ConvOutput, const float* x, const float* dy, float* gradients,
+                        int threads);
+  int64_t (*conv_count)(ConvPattern, int64_t channels, int64_t block, int32_t* starts, int32_t* order);
+  void (*conv_fill)(ConvPattern, int64_t channels, int64_t block, int64_t channel_bytes, const int32_t* starts,
+                    const int32_t* order, uint32_t* offsets, int32_t* index);
+  void (*conv_gather)(const float* values, const int32_t* index, int64_t n, float* out, int threads);
+  void (*conv_scatter)(const float* from, const int32_t* index, int64_t n, float* values, int threads);
 };
 
 }  // namespace sparsefl
 
 // Each source defines its functions in this namespace under the names above; the types keep one home.
 namespace SPARSE_ISA {
+using sparsefl::ConvOutput;
+using sparsefl::ConvPattern;
+using sparsefl::ConvPlanes;
+using sparsefl::ConvWeights;
 using sparsefl::Packed;
 using sparsefl::Segments;
 using sparsefl::Sgd;

@@ -21,6 +21,14 @@ const sparsefl::Ops ops = {
     bitmap_to_mask,
     bitmap_csr,
     bitmap_transpose,
+    conv_tile,
+    conv_planes,
+    conv_apply,
+    conv_gradient,
+    conv_count,
+    conv_fill,
+    conv_gather,
+    conv_scatter,
 };
 
 }  // namespace SPARSE_ISA

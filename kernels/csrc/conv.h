@@ -1,0 +1,41 @@
+// A convolution as the native kernels see it; made by kernels/sparse_conv/plan.py.
+#pragma once
+#include <stdint.h>
+
+namespace sparsefl {
+
+// Where a batch-last tensor [channel][height][width][batch] goes when it is copied into bordered planes:
+// plane (chunk, channel, phase), position (i + top, j + left) holds row stride * i + phase row, column likewise.
+struct ConvPlanes {
+  int64_t channels, height, width, batch;  // of the tensor
+  int64_t stride, top, left;               // border before the first row and column
+  int64_t rows, columns;                   // positions of a plane
+  int64_t lanes, chunks;                   // batch columns of a position, and how often they cover the batch
+  int64_t plane_size;                      // floats from plane to plane: at least rows * columns * lanes
+};
+
+// Weights of one pass, in blocks of input channels: block by block, row by row in `order`, four at a time (the last
+// four filled up with weight 0 at offset 0). Row k of block b has fours starts[b * rows + k] to starts[b * rows + k +
+// 1].
+struct ConvWeights {
+  int64_t rows, blocks;
+  const int32_t *starts, *order;
+  const uint32_t* offsets;  // bytes from an output position to the input that the weight meets, for the first channel's
+};
+
+// Outputs of one pass: all rows, at positions (row, column) of a grid that may be every other position of the tensor.
+struct ConvOutput {
+  int64_t height, width, batch;               // of the grid
+  int64_t plane_size, row_size, column_size;  // floats from channel to channel, row to row, column to column
+};
+
+// A pattern to make ConvWeights of. Rows are output channels with columns channel * taps + tap; or transposed: rows are
+// input channels, pointers are by row * taps + tap, and indices are output channels.
+struct ConvPattern {
+  bool transposed;
+  int64_t rows, taps;
+  const int32_t *pointers, *indices, *positions;  // positions: of the packed values, when transposed
+  const int64_t* taps_at;                         // bytes from an output position to the tap; -1: not in this pass
+};
+
+}  // namespace sparsefl

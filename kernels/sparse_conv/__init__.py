@@ -1,0 +1,124 @@
+"""Sparse 2-d convolution on batch-last tensors, and its two gradients.
+
+    y[o, h, w, n]  = bias[o] + sum over stored (o, c, i, j) of  v * x[c, h s + i d - p, w s + j d - p, n]
+    dx             = the same sum, transposed
+    dv             = sum over h, w, n of  dy[o, h, w, n] * x[c, h s + i d - p, w s + j d - p, n]
+
+x, y: contiguous [channels, height, width, batch]. v: the packed values of the weight [out, in, kh, kw].
+A linear layer is a 1x1 convolution of a 1x1 image.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernels import checks, registry
+from kernels.layout import Bitmap
+
+_call = registry.bind(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Conv:
+    """A convolution's pattern and geometry. Backends keep what they derive from it in `plans`."""
+
+    bitmap: Bitmap  # of one weight [out_channels, in_channels, *kernel]
+    out_channels: int
+    in_channels: int
+    kernel: tuple[int, int] = (1, 1)
+    stride: int = 1
+    padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    plans: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.bitmap.segments) != 1 or self.bitmap.segments.numel != self.shape.numel():
+            raise ValueError(
+                f"expected the bitmap of a weight {tuple(self.shape)}, got {self.bitmap.segments.sizes}"
+            )
+        if min(*self.shape, self.stride, *self.dilation) < 1 or min(self.padding) < 0:
+            raise ValueError(
+                "expected sizes, stride and dilation from 1 and padding from 0, "
+                f"got {tuple(self.shape)}, {self.stride}, {self.dilation}, {self.padding}"
+            )
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((self.out_channels, self.in_channels, *self.kernel))
+
+    @property
+    def taps(self) -> int:
+        return self.kernel[0] * self.kernel[1]
+
+    def output_size(self, height: int, width: int) -> tuple[int, int]:
+        size = [
+            (n + 2 * p - d * (k - 1) - 1) // self.stride + 1
+            for n, k, p, d in zip((height, width), self.kernel, self.padding, self.dilation, strict=True)
+        ]
+        if min(size) < 1:
+            raise ValueError(
+                f"expected an image that the {self.kernel} kernel fits into, got {height}x{width}"
+            )
+        return size[0], size[1]
+
+
+def forward(conv: Conv, values: Tensor, x: Tensor, bias: Tensor | None = None) -> Tensor:
+    """y [out, height, width, batch]"""
+    _check(conv, values=values)
+    _check_image(conv.in_channels, x=x)
+    checks.same_dtype(values=values, x=x, **({} if bias is None else {"bias": bias}))
+    height, width = conv.output_size(*x.shape[1:3])
+    if bias is not None:
+        checks.flat(bias=bias)
+        checks.length(conv.out_channels, "biases", bias=bias)
+    y = x.new_empty(conv.out_channels, height, width, x.shape[3])
+    if y.numel():
+        _call("conv_forward", x.device, conv, values, x, bias, y)
+    return y
+
+
+def input_gradient(conv: Conv, values: Tensor, dy: Tensor, size: tuple[int, int]) -> Tensor:
+    """dx [in, *size, batch]"""
+    _check(conv, values=values)
+    _check_image(conv.out_channels, dy=dy)
+    checks.same_dtype(values=values, dy=dy)
+    _check_size(conv, dy, size)
+    dx = dy.new_empty(conv.in_channels, *size, dy.shape[3])
+    if dx.numel():
+        _call("conv_input_gradient", dy.device, conv, values, dy, dx)
+    return dx
+
+
+def weight_gradient(conv: Conv, x: Tensor, dy: Tensor) -> Tensor:
+    """dv, packed like the values."""
+    _check_image(conv.in_channels, x=x)
+    _check_image(conv.out_channels, dy=dy)
+    checks.same_dtype(x=x, dy=dy)
+    _check_size(conv, dy, (x.shape[1], x.shape[2]))
+    if x.shape[3] != dy.shape[3]:
+        raise ValueError(f"expected one batch size, got x {x.shape[3]} and dy {dy.shape[3]}")
+    dv = x.new_zeros(conv.bitmap.nnz)
+    if dv.numel() and dy.numel():
+        _call("conv_weight_gradient", x.device, conv, x, dy, dv)
+    return dv
+
+
+def _check(conv: Conv, values: Tensor) -> None:
+    checks.flat(values=values)
+    checks.length(conv.bitmap.nnz, "packed values in the bitmap", values=values)
+
+
+def _check_image(channels: int, **image: Tensor) -> None:
+    (name, x), *_ = image.items()
+    if x.dim() != 4 or x.shape[0] != channels:
+        raise ValueError(f"expected {name} as [{channels}, height, width, batch], got {tuple(x.shape)}")
+    checks.dtype(*checks.FLOATS, **image)
+    checks.contiguous(**image)
+
+
+def _check_size(conv: Conv, dy: Tensor, size: tuple[int, int]) -> None:
+    if conv.output_size(*size) != tuple(dy.shape[1:3]):
+        wanted, got = conv.output_size(*size), tuple(dy.shape[1:3])
+        raise ValueError(f"expected dy of {wanted} for an image of {tuple(size)}, got {got}")

@@ -1,0 +1,58 @@
+"""Native sparse convolution."""
+
+import torch
+from torch import Tensor
+
+from kernels.native import extension, num_threads, pointer
+from kernels.registry import register
+from kernels.sparse_conv import Conv, plan
+from kernels.sparse_conv.plan import Direction, Pass, Planes
+
+
+@register("conv_forward", "cpu")
+def conv_forward(conv: Conv, values: Tensor, x: Tensor, bias: Tensor | None, y: Tensor) -> None:
+    _apply(plan.forward(conv, *x.shape[1:]), values, x, bias, y)
+
+
+@register("conv_input_gradient", "cpu")
+def conv_input_gradient(conv: Conv, values: Tensor, dy: Tensor, dx: Tensor) -> None:
+    _apply(plan.input_gradient(conv, *dx.shape[1:]), values, dy, None, dx)
+
+
+@register("conv_weight_gradient", "cpu")
+def conv_weight_gradient(conv: Conv, x: Tensor, dy: Tensor, dv: Tensor) -> None:
+    way = plan.forward(conv, *x.shape[1:])
+    (sweep,) = way.passes
+    planes = _planes(way.planes, x)
+    gradients = torch.empty(sweep.index.numel())
+    shape = way.planes.numbers, sweep.weights, sweep.output
+    extension().conv_gradient(*shape, pointer(planes), pointer(dy), pointer(gradients), num_threads())
+    index = pointer(sweep.index, torch.int32), sweep.index.numel()
+    extension().conv_scatter(pointer(gradients), *index, pointer(dv), num_threads())
+
+
+def _apply(way: Direction, values: Tensor, x: Tensor, bias: Tensor | None, y: Tensor) -> None:
+    planes = _planes(way.planes, x)
+    for sweep in way.passes:
+        weights = _ordered(sweep, values)
+        at = (
+            pointer(planes),
+            pointer(weights),
+            0 if bias is None else pointer(bias),
+            pointer(y) + 4 * sweep.output_offset,
+        )
+        extension().conv_apply(way.planes.numbers, sweep.weights, sweep.output, *at, num_threads())
+
+
+def _planes(planes: Planes, x: Tensor) -> Tensor:
+    out = planes.empty()
+    extension().conv_planes(planes.numbers, pointer(x), pointer(out), num_threads())
+    return out
+
+
+def _ordered(sweep: Pass, values: Tensor) -> Tensor:
+    """The values in the order of the sweep, zeros where a four is filled up."""
+    out = torch.empty(sweep.index.numel())
+    index = pointer(sweep.index, torch.int32), sweep.index.numel()
+    extension().conv_gather(pointer(values), *index, pointer(out), num_threads())
+    return out

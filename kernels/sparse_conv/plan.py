@@ -1,0 +1,237 @@
+"""How the native kernels run one convolution for one image and batch size.
+
+The input goes into bordered planes (csrc/conv.h), so that a weight is an offset. This file decides the
+borders, how many batch columns lie side by side (`lanes`), how many input channels make a block, and builds
+the weights' order.
+"""
+
+from dataclasses import dataclass
+from math import ceil, prod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels import bitmap
+from kernels.native import extension, pointer
+from kernels.sparse_conv import Conv
+
+L1 = 20 * 1024  # bytes of a block's input that stay in L1 beside sums and weights
+FEW = 24  # weights of a row and block below which its overhead shows: then blocks grow
+LINE = 16  # floats
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Taps along one axis: for output position i, tap k meets input stride * (i + shift[k]) + phase[k]."""
+
+    phase: tuple[int, ...]
+    shift: tuple[int | None, ...]  # None: the tap has no part in this pass
+
+    @property
+    def before(self) -> int:
+        return max(0, *(-s for s in self.shift if s is not None), 0)
+
+    @property
+    def after(self) -> int:
+        return max(0, *(s for s in self.shift if s is not None), 0)
+
+
+@dataclass(frozen=True)
+class Planes:
+    """csrc/conv.h: ConvPlanes, in its order."""
+
+    channels: int
+    height: int
+    width: int
+    batch: int
+    stride: int
+    top: int
+    left: int
+    rows: int
+    columns: int
+    lanes: int
+    chunks: int
+    plane_size: int
+
+    @property
+    def numbers(self) -> list[int]:
+        return list(vars(self).values())
+
+    @property
+    def channel_size(self) -> int:
+        return self.stride**2 * self.plane_size
+
+    def empty(self) -> Tensor:
+        return torch.empty(self.chunks * self.channels * self.channel_size + LINE * 16)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One sweep of the weights: forward is one, an input gradient has one for every phase of its stride."""
+
+    rows: int
+    blocks: int
+    starts: Tensor
+    order: Tensor
+    offsets: Tensor
+    index: Tensor
+    output: list[int]  # csrc/conv.h: ConvOutput
+    output_offset: int  # floats
+
+    @property
+    def weights(self) -> list[int]:
+        lists = (self.starts, self.order, self.offsets)
+        return [self.rows, self.blocks, *(pointer(x, torch.int32) for x in lists)]
+
+
+@dataclass(frozen=True)
+class Direction:
+    """Planes for the input of a direction, and its passes."""
+
+    planes: Planes
+    passes: list[Pass]
+
+
+def forward(conv: Conv, height: int, width: int, batch: int) -> Direction:
+    key = ("forward", height, width, batch, extension().isa())
+    if key not in conv.plans:
+        out_height, out_width = conv.output_size(height, width)
+        s = conv.stride
+        axes = [
+            Axis(*zip(*(((k * d - p) % s, (k * d - p) // s) for k in range(n)), strict=True))
+            for n, p, d in zip(conv.kernel, conv.padding, conv.dilation, strict=True)
+        ]
+        planes = _planes(conv, conv.in_channels, (height, width, batch), s, [axes], (out_height, out_width))
+        size = out_height * out_width * batch
+        output = [out_height, out_width, batch, size, out_width * batch, batch]
+        rows = bitmap.csr(conv.bitmap, conv.out_channels)
+        lists = [0, conv.out_channels, conv.taps, *(pointer(x, torch.int32) for x in rows), 0]
+        conv.plans[key] = Direction(planes, [_pass(conv, planes, conv.out_channels, lists, axes, output, 0)])
+    return conv.plans[key]
+
+
+def input_gradient(conv: Conv, height: int, width: int, batch: int) -> Direction:
+    """Input position s i + a gets tap k from output position i + (a + p - k d) / s, where that is whole."""
+    key = ("input_gradient", height, width, batch, extension().isa())
+    if key not in conv.plans:
+        s = conv.stride
+        out_height, out_width = conv.output_size(height, width)
+        phases = [
+            [
+                Axis((0,) * n, tuple(None if (a + p - k * d) % s else (a + p - k * d) // s for k in range(n)))
+                for a in range(s)
+            ]
+            for n, p, d in zip(conv.kernel, conv.padding, conv.dilation, strict=True)
+        ]
+        pairs = [(a, b) for a in range(min(s, height)) for b in range(min(s, width))]
+        axes = [[phases[0][a], phases[1][b]] for a, b in pairs]
+        grid = ceil(height / s), ceil(width / s)
+        planes = _planes(conv, conv.out_channels, (out_height, out_width, batch), 1, axes, grid)
+        columns = bitmap.transpose(conv.bitmap, conv.out_channels)
+        lists = [1, conv.in_channels, conv.taps, *(pointer(x, torch.int32) for x in columns)]
+        passes = []
+        for (a, b), pair in zip(pairs, axes, strict=True):
+            output = [ceil((height - a) / s), ceil((width - b) / s), batch]
+            output += [height * width * batch, s * width * batch, s * batch]
+            passes.append(_pass(conv, planes, conv.in_channels, lists, pair, output, (a * width + b) * batch))
+        conv.plans[key] = Direction(planes, passes)
+    return conv.plans[key]
+
+
+def _planes(
+    conv: Conv,
+    channels: int,
+    size: tuple[int, int, int],
+    stride: int,
+    axes: list[list[Axis]],
+    grid: tuple[int, int],
+) -> Planes:
+    height, width, batch = size
+    top, left = (max(pair[i].before for pair in axes) for i in (0, 1))
+    below, right = (max(pair[i].after for pair in axes) for i in (0, 1))
+    tile = extension().conv_tile()
+    lanes = choose_lanes(tile, grid[1], batch)
+    positions = tile // lanes
+    rows = grid[0] + top + below
+    columns = ceil(grid[1] / positions) * positions + left + right
+    segment = ceil((positions + left + right) * lanes / LINE)
+    plane = _spread(ceil(rows * columns * lanes / LINE), columns * lanes // LINE, top + below + 1, segment)
+    planes = Planes(
+        channels,
+        height,
+        width,
+        batch,
+        stride,
+        top,
+        left,
+        rows,
+        columns,
+        lanes,
+        ceil(batch / lanes),
+        plane * LINE,
+    )
+    if planes.channels * planes.channel_size * 4 >= 2**32:
+        raise ValueError(f"expected an image whose bordered planes have less than 4 GiB, got {planes}")
+    return planes
+
+
+def choose_lanes(tile: int, width: int, batch: int) -> int:
+    """The batch columns side by side that need the fewest tiles; of equals, the nearest to a cache line."""
+    options = [lanes for lanes in (LINE, 8, 32, 64, 128) if lanes <= tile]
+    return min(options, key=lambda lanes: ceil(batch / lanes) * ceil(width / (tile // lanes)))
+
+
+def _spread(lines: int, row: int, rows: int, segment: int) -> int:
+    """Cache lines from plane to plane, at least `lines`: what a block reads should share few cache sets."""
+    sets, channels = 64, 16
+    offsets = np.arange(rows)[:, None] * row + np.arange(segment)[None, :]
+    places = [lines + extra for extra in range(16)]
+    crowding = [
+        np.bincount(
+            ((np.arange(channels) * place)[:, None] + offsets.reshape(1, -1)).reshape(-1) % sets
+        ).max()
+        for place in places
+    ]
+    return places[int(np.argmin(crowding))]
+
+
+def _pass(
+    conv: Conv, planes: Planes, rows: int, lists: list[int], axes: list[Axis], output: list[int], offset: int
+) -> Pass:
+    """The weights of a pass, in blocks of channels."""
+    at = np.full(conv.kernel, -1, dtype=np.int64)
+    for i, j in np.ndindex(*conv.kernel):
+        down, across = axes[0].shift[i], axes[1].shift[j]
+        if down is not None and across is not None:
+            plane = axes[0].phase[i] * planes.stride + axes[1].phase[j]
+            position = (down + planes.top) * planes.columns + across + planes.left
+            at[i, j] = 4 * (plane * planes.plane_size + position * planes.lanes)
+    lists = [*lists, at.ctypes.data]
+    block = _block(conv, planes, at)
+    blocks = ceil(planes.channels / block)
+    starts, order = (torch.empty(blocks * rows + extra, dtype=torch.int32) for extra in (1, 0))
+    at_starts, at_order = pointer(starts, torch.int32), pointer(order, torch.int32)
+    fours = extension().conv_count(lists, planes.channels, block, at_starts, at_order)
+    offsets, index = (torch.empty(4 * fours, dtype=torch.int32) for _ in range(2))
+    bytes_ = 4 * planes.channel_size
+    into = pointer(offsets, torch.int32), pointer(index, torch.int32)
+    extension().conv_fill(lists, planes.channels, block, bytes_, at_starts, at_order, *into)
+    return Pass(rows, blocks, starts, order, offsets, index, output, offset)
+
+
+def _block(conv: Conv, planes: Planes, at: np.ndarray) -> int:
+    """Input channels whose part under a tile fits into L1; twice that where rows are short."""
+    tile = extension().conv_tile()
+    used = at[at >= 0]
+    segments = len(np.unique(used // (4 * planes.columns * planes.lanes))) or 1
+    part = (
+        4
+        * segments
+        * (tile + (planes.columns - tile // planes.lanes) % (tile // planes.lanes) * planes.lanes)
+    )
+    block = max(1, L1 // part)
+    density = conv.bitmap.nnz / max(1, prod(conv.shape))
+    if density * block * max(1, len(used)) < FEW:
+        block *= 2
+    return min(block, planes.channels)

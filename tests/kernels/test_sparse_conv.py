@@ -1,0 +1,127 @@
+"""kernels.sparse_conv against dense PyTorch in float64, on every variant."""
+
+import pytest
+import torch
+from helpers import assert_close, random_bitmap, variants
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernels import sparse_conv as sc
+from kernels import use_backend, use_threads
+
+NATIVE = variants(without=["reference", "triton"])
+
+
+def case(conv, height, width, batch, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    out_height, out_width = conv.output_size(height, width)
+    x = torch.randn(conv.in_channels, height, width, batch, generator=draw)
+    dy = torch.randn(conv.out_channels, out_height, out_width, batch, generator=draw)
+    values = torch.randn(conv.bitmap.nnz, generator=draw)
+    return values, x, dy, torch.randn(conv.out_channels, generator=draw)
+
+
+def run(conv, values, x, dy, bias):
+    return {
+        "y": sc.forward(conv, values, x, bias),
+        "dx": sc.input_gradient(conv, values, dy, tuple(x.shape[1:3])),
+        "dv": sc.weight_gradient(conv, x, dy),
+    }
+
+
+def compare(conv, height, width, batch, threads=1):
+    given = case(conv, height, width, batch)
+    with use_backend("reference"):
+        expected = run(conv, *(t.double() for t in given))
+    terms = max(conv.in_channels * conv.taps, conv.out_channels * conv.taps, given[2][0].numel())
+    for variant in NATIVE:
+        with use_backend(variant), use_threads(threads):
+            for name, found in run(conv, *given).items():
+                assert_close(found, expected[name], terms=terms), name
+
+
+def make(out, into, kernel, density, **how):
+    bitmap = random_bitmap([out * into * kernel[0] * kernel[1]], density, seed=out + into)
+    return sc.Conv(bitmap, out, into, kernel, **how)
+
+
+@pytest.mark.parametrize("batch", [1, 7, 16, 33, 64])
+@pytest.mark.parametrize("density", [0.0, 0.1, 1.0])
+def test_3x3_matches_dense_torch(batch, density):
+    compare(make(20, 17, (3, 3), density, padding=(1, 1)), 6, 9, batch)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 2), (4, 4), (5, 3), (8, 32)])
+def test_image_sizes(size):
+    compare(make(9, 40, (3, 3), 0.3, padding=(1, 1)), *size, batch=32)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("padding", [(0, 0), (1, 1), (2, 3)])
+@pytest.mark.parametrize("dilation", [(1, 1), (2, 3)])
+def test_strides_paddings_and_dilations(stride, padding, dilation):
+    compare(make(5, 6, (3, 2), 0.5, stride=stride, padding=padding, dilation=dilation), 9, 10, 18)
+
+
+def test_a_linear_layer_is_a_1x1_convolution():
+    compare(make(30, 300, (1, 1), 0.2), 1, 1, 128)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_any_geometry(data):
+    small = st.integers(1, 12)
+    kernel = data.draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
+    conv = make(
+        data.draw(st.integers(1, 40)),
+        data.draw(st.integers(1, 40)),
+        kernel,
+        data.draw(st.sampled_from([0.0, 0.05, 0.5, 1.0])),
+        stride=data.draw(st.integers(1, 3)),
+        padding=data.draw(st.tuples(st.integers(0, 2), st.integers(0, 2))),
+        dilation=data.draw(st.tuples(st.integers(1, 2), st.integers(1, 2))),
+    )
+    height, width = data.draw(st.tuples(small, small))
+    fits = all(
+        n + 2 * p >= d * (k - 1) + 1
+        for n, p, d, k in zip((height, width), conv.padding, conv.dilation, kernel, strict=True)
+    )
+    if fits:
+        compare(conv, height, width, data.draw(st.sampled_from([1, 5, 16, 40])), data.draw(st.integers(1, 2)))
+    else:
+        with pytest.raises(ValueError, match="kernel fits into"):
+            conv.output_size(height, width)
+
+
+def test_threads_do_not_change_a_bit():
+    conv = make(33, 40, (3, 3), 0.3, padding=(1, 1))
+    given = case(conv, 7, 7, 40)
+    results = []
+    for threads in (1, 2, 3):
+        with use_threads(threads):
+            results.append(run(conv, *given))
+    for name, first in results[0].items():
+        assert all(torch.equal(first, other[name]) for other in results[1:]), name
+
+
+def test_bad_input_is_refused():
+    conv = make(4, 3, (3, 3), 0.5, padding=(1, 1))
+    values, x, dy, bias = case(conv, 5, 5, 8)
+    with pytest.raises(ValueError, match=r"expected x as \[3, height, width, batch\]"):
+        sc.forward(conv, values, x[:2])
+    with pytest.raises(ValueError, match="contiguous"):
+        sc.forward(conv, values, x.transpose(1, 2))
+    with pytest.raises(ValueError, match="packed values"):
+        sc.forward(conv, values[1:], x)
+    with pytest.raises(ValueError, match="4 biases"):
+        sc.forward(conv, values, x, bias[1:])
+    with pytest.raises(ValueError, match="one dtype"):
+        sc.forward(conv, values, x.double())
+    with pytest.raises(ValueError, match=r"dy of \(5, 6\)"):
+        sc.input_gradient(conv, values, dy, (5, 6))
+    with pytest.raises(ValueError, match="one batch size"):
+        sc.weight_gradient(conv, x, dy[..., :4].contiguous())
+    with pytest.raises(ValueError, match="bitmap of a weight"):
+        sc.Conv(conv.bitmap, 4, 4, (3, 3))
+    with pytest.raises(ValueError, match="stride and dilation from 1"):
+        sc.Conv(conv.bitmap, 4, 3, (3, 3), stride=0)
