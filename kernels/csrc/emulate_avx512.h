@@ -12,6 +12,11 @@ static inline __m512 emulated_maskz_expand_ps(uint16_t bits, __m512 v) {
   return out;
 }
 static inline uint16_t emulated_cmplt_epi32_mask(__m512i a, __m512i b) { return _mm512_cmpgt_epi32_mask(b, a); }
+static inline __m512 emulated_permute_ps(__m512 v, int how) {
+  __m512 out = {};
+  for (int i = 0; i < 16; i++) out[i] = v[(i & ~3) | (how >> 2 * (i & 3) & 3)];
+  return out;
+}
 // As inexact as the instruction may be (2^-14): 14 bits of the mantissa, the others cut off.
 static inline __m512 emulated_maskz_rsqrt14_ps(uint16_t bits, __m512 v) {
   __m512 out = {};
@@ -26,7 +31,9 @@ static inline __m512 emulated_maskz_rsqrt14_ps(uint16_t bits, __m512 v) {
 }
 #undef _mm512_maskz_expand_ps
 #undef _mm512_cmplt_epi32_mask
+#undef _mm512_permute_ps
 #undef _mm512_maskz_rsqrt14_ps
 #define _mm512_maskz_expand_ps emulated_maskz_expand_ps
 #define _mm512_cmplt_epi32_mask emulated_cmplt_epi32_mask
+#define _mm512_permute_ps emulated_permute_ps
 #define _mm512_maskz_rsqrt14_ps emulated_maskz_rsqrt14_ps
