@@ -43,12 +43,6 @@ struct Weights {
   explicit Weights(const float* p) : all(_mm256_broadcast_ps(reinterpret_cast<const __m128*>(p))) {}
   template <int K> vf get() const { return (vf)_mm256_permute_ps(all, K * 0x55); }
 };
-#elif SPARSE_LANES == 16
-struct Weights {
-  __m512 all;
-  explicit Weights(const float* p) : all(_mm512_broadcast_f32x4(_mm_loadu_ps(p))) {}
-  template <int K> vf get() const { return (vf)_mm512_permute_ps(all, K * 0x55); }
-};
 #else
 struct Weights {
   const float* p;
@@ -117,6 +111,8 @@ void correlate(const float* x, const uint32_t* offsets, const float* dy, int fou
   }
 }
 
+static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
 // The tiles of a pass, in a fixed order.
 struct Tiles {
   const ConvPlanes& planes;
@@ -137,14 +133,26 @@ struct Tiles {
     return x + chunk(i) * chunk_size + (row(i) * planes.columns + column(i)) * planes.lanes;
   }
 
-  // Calls use(tile part, place in the tensor, floats) for the positions of tile i that exist.
-  template <typename Use> void parts(int64_t i, Use use) const {
-    const int64_t n0 = chunk(i) * planes.lanes, left = y.batch - n0;
-    const int64_t n = left < planes.lanes ? left : planes.lanes;
-    for (int64_t c = 0; c < columns && column(i) + c < y.width; c++)
-      use(c * planes.lanes, row(i) * y.row_size + (column(i) + c) * y.column_size + n0, n);
+  // The part of tile i that exists: positions, batch columns of each, and where the first is in a channel of the
+  // tensor.
+  struct Part {
+    int64_t positions, n, place;
+  };
+  Part part(int64_t i) const {
+    const int64_t n0 = chunk(i) * planes.lanes;
+    return {smaller(columns, y.width - column(i)), smaller(planes.lanes, y.batch - n0),
+            row(i) * y.row_size + column(i) * y.column_size + n0};
   }
 };
+
+// Whole vectors where it can: most copies here are a cache line, and a call to memcpy costs as much.
+static inline void copy(float* to, const float* from, int64_t n) {
+  if (n % W) {
+    memcpy(to, from, n * sizeof(float));
+    return;
+  }
+  for (int64_t i = 0; i < n; i += W) store(to + i, load(from + i));
+}
 
 float* allocate(int64_t floats) {
   void* p = nullptr;
@@ -179,7 +187,7 @@ void conv_planes(ConvPlanes p, const float* x, float* out, int threads) {
             memcpy(row + first * p.lanes, line, (last - first) * p.lanes * sizeof(float));
           } else {
             for (int64_t c = first; c < last; c++, line += p.stride * p.batch) {
-              memcpy(row + c * p.lanes, line, n * sizeof(float));
+              copy(row + c * p.lanes, line, n);
               if (n < p.lanes) memset(row + c * p.lanes + n, 0, (p.lanes - n) * sizeof(float));
             }
           }
@@ -207,10 +215,10 @@ void conv_apply(ConvPlanes planes, ConvWeights w, ConvOutput out, const float* x
         const int fours = w.starts[k + 1] - first;
         if (fours) accumulate(from, w.offsets + 4 * first, weights + 4 * first, fours, sums + w.order[k] * TILE);
       }
-      tiles.parts(i, [&](int64_t part, int64_t place, int64_t n) {
-        for (int64_t o = 0; o < w.rows; o++)
-          memcpy(y + o * out.plane_size + place, sums + o * TILE + part, n * sizeof(float));
-      });
+      const Tiles::Part part = tiles.part(i);
+      for (int64_t o = 0; o < w.rows; o++)
+        for (int64_t c = 0; c < part.positions; c++)
+          copy(y + o * out.plane_size + part.place + c * out.column_size, sums + o * TILE + c * planes.lanes, part.n);
     }
     free(sums);
   });
@@ -223,19 +231,18 @@ void conv_gradient(ConvPlanes planes, ConvWeights w, ConvOutput out, const float
   memset(gradients, 0, all * 4 * sizeof(float));
   // A thread has a share of the weights and goes through all tiles: every sum has one order whatever the thread count.
   const int64_t parts = threads < entries ? (threads > 1 ? threads : 1) : entries;
-  parallel_for(parts, threads, [&](int64_t part) {
+  parallel_for(parts, threads, [&](int64_t share) {
     int64_t lo = 0, hi = 0;
-    while (lo < entries && w.starts[lo] < all * part / parts) lo++;
-    while (hi < entries && w.starts[hi] < all * (part + 1) / parts) hi++;
+    while (lo < entries && w.starts[lo] < all * share / parts) lo++;
+    while (hi < entries && w.starts[hi] < all * (share + 1) / parts) hi++;
     float* tile = allocate(w.rows * TILE);
     memset(tile, 0, w.rows * TILE * sizeof(float));
     for (int64_t i = 0; i < tiles.count; i++) {
-      if (tiles.column(i) + tiles.columns > out.width || (tiles.chunk(i) + 1) * planes.lanes > out.batch)
-        memset(tile, 0, w.rows * TILE * sizeof(float));
-      tiles.parts(i, [&](int64_t part, int64_t place, int64_t n) {
-        for (int64_t o = 0; o < w.rows; o++)
-          memcpy(tile + o * TILE + part, dy + o * out.plane_size + place, n * sizeof(float));
-      });
+      const Tiles::Part part = tiles.part(i);
+      if (part.positions < tiles.columns || part.n < planes.lanes) memset(tile, 0, w.rows * TILE * sizeof(float));
+      for (int64_t o = 0; o < w.rows; o++)
+        for (int64_t c = 0; c < part.positions; c++)
+          copy(tile + o * TILE + c * planes.lanes, dy + o * out.plane_size + part.place + c * out.column_size, part.n);
       const float* from = tiles.input(x, i);
       for (int64_t k = lo; k < hi; k++) {
         const int64_t first = w.starts[k];

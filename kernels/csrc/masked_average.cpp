@@ -166,7 +166,7 @@ void average(const uint64_t* mask, int64_t lo, int64_t hi, Stream* streams, int 
       const int64_t left = s.end - p;
       for (int w = 0; w < BLOCK; w += 8) __builtin_prefetch(words + BLOCK + w, 0, 2);
       if (left < BLOCK * 64 + W) {  // the model's end is near: a copy may be read beyond it
-        memcpy(spare, p, sizeof(float) * (left < BLOCK * 64 ? left : BLOCK * 64));
+        if (left) memcpy(spare, p, sizeof(float) * (left < BLOCK * 64 ? left : BLOCK * 64));
         p = spare;
       }
       counts.add(words, target.n);

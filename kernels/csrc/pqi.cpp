@@ -63,33 +63,43 @@ Sums fast_sums(double p, double q) {
 
 }  // namespace
 
+// Sums of |w / top|^p and |w / top|^q over one segment: fast ones where there are any (top is 1), else by pow.
+static void segment(const float* w, int64_t n, double top, double p, double q, Sums fast, double* total, int threads) {
+  constexpr int64_t AT_ONCE = 256;  // partial sums held on the stack
+  const int64_t chunks = (n + CHUNK - 1) / CHUNK;
+  total[0] = total[1] = 0;
+  for (int64_t first = 0; first < chunks; first += AT_ONCE) {
+    double partial[AT_ONCE][2] = {};
+    const int64_t here = chunks - first < AT_ONCE ? chunks - first : AT_ONCE;
+    parallel_for(here, threads, [&](int64_t i) {
+      const int64_t lo = (first + i) * CHUNK, m = n - lo < CHUNK ? n - lo : CHUNK;
+      if (fast) return fast(w + lo, m, partial[i]);
+      for (int64_t j = 0; j < m; j++) {
+        const double a = fabs(double(w[lo + j])) / top;
+        partial[i][0] += pow(a, p);
+        partial[i][1] += pow(a, q);
+      }
+    });
+    for (int64_t i = 0; i < here; i++) total[0] += partial[i][0], total[1] += partial[i][1];
+  }
+}
+
 void pq_norms(const float* values, const int64_t* offsets, int64_t count, double p, double q, double* norms,
               int threads) {
-  const Sums sums = fast_sums(p, q);
   for (int64_t l = 0; l < count; l++) {
     const float* w = values + offsets[l];
-    const int64_t n = offsets[l + 1] - offsets[l], chunks = (n + CHUNK - 1) / CHUNK;
+    const int64_t n = offsets[l + 1] - offsets[l];
     if (n == 0) continue;
-    const double top = sums ? 1 : largest(w, n);
-    double total[2] = {0, 0};
-    if (!(top > 0)) {  // all zero, or not numbers
-      norms[2 * l] = norms[2 * l + 1] = top;
-      continue;
-    }
-    constexpr int64_t AT_ONCE = 256;  // partial sums held on the stack
-    for (int64_t first = 0; first < chunks; first += AT_ONCE) {
-      double partial[AT_ONCE][2] = {};
-      const int64_t here = chunks - first < AT_ONCE ? chunks - first : AT_ONCE;
-      parallel_for(here, threads, [&](int64_t i) {
-        const int64_t lo = (first + i) * CHUNK, m = n - lo < CHUNK ? n - lo : CHUNK;
-        if (sums) return sums(w + lo, m, partial[i]);
-        for (int64_t j = 0; j < m; j++) {
-          const double a = fabs(double(w[lo + j])) / top;
-          partial[i][0] += pow(a, p);
-          partial[i][1] += pow(a, q);
-        }
-      });
-      for (int64_t i = 0; i < here; i++) total[0] += partial[i][0], total[1] += partial[i][1];
+    double total[2], top = 1;
+    Sums fast = fast_sums(p, q);
+    if (fast) segment(w, n, top, p, q, fast, total, threads);
+    if (!fast || !isfinite(total[0] + total[1])) {  // a float overflowed, or was not a number
+      top = largest(w, n);
+      if (!(top > 0)) {  // all zero, or not numbers
+        norms[2 * l] = norms[2 * l + 1] = top;
+        continue;
+      }
+      segment(w, n, top, p, q, nullptr, total, threads);
     }
     norms[2 * l] = top * pow(total[0], 1 / p);
     norms[2 * l + 1] = top * pow(total[1], 1 / q);

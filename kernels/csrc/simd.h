@@ -54,13 +54,13 @@ static inline vi iota() {
 // The first n lanes from memory (0 <= n <= W), the others 0; reads nothing beyond.
 static inline vf load_first(const float* p, int64_t n) {
   float lanes[W] = {};
-  memcpy(lanes, p, n * sizeof(float));
+  if (n) memcpy(lanes, p, n * sizeof(float));
   return load(lanes);
 }
 template <typename T, typename V> static inline void store_first(T* p, V v, int64_t n) {
   T lanes[W];
   store(lanes, v);
-  memcpy(p, lanes, n * sizeof(T));
+  if (n) memcpy(p, lanes, n * sizeof(T));
 }
 // A whole vector where the array has one left, else what is left.
 static inline vf load_until(const float* p, const float* end) {
@@ -147,7 +147,7 @@ static inline uint32_t signs(vi v) { return _mm256_movemask_ps((__m256)as_float(
 static inline vf rough_rsqrt(vf v) { return (vf)_mm256_rsqrt_ps((__m256)v); }
 static inline vf larger(vf a, vf b) { return (vf)_mm256_max_ps((__m256)a, (__m256)b); }
 #else
-static inline vf permute(vf v, vi at) { return __builtin_shuffle(v, at); }
+static inline vf permute(vf v, vi at) { return as_float(__builtin_shuffle(as_int(v), at)); }
 static inline vi permute(vi v, vi at) { return __builtin_shuffle(v, at); }
 static inline vf zero_negative(vf v, vi at) { return as_float(as_int(v) & ~(at >> 31)); }
 static inline uint32_t signs(vi v) { return (v[0] < 0) | (v[1] < 0) << 1 | (v[2] < 0) << 2 | (v[3] < 0) << 3; }
@@ -197,7 +197,7 @@ static inline vi lanes_of(uint32_t bits) {
 // 1 / sqrt(v) and one Newton step. Exact for 0.
 static inline vf root(vf v) {
 #if SPARSE_LANES >= 8
-  const vf a = larger(v, splat(1e-30f)), y = rough_rsqrt(a);
+  const vf a = larger(v, splat(1.17549435e-38f)), y = rough_rsqrt(a);
   return (v * y) * (1.5f - 0.5f * (a * y) * y);
 #else
   for (int i = 0; i < W; i++) v[i] = __builtin_sqrtf(v[i]);

@@ -6,7 +6,7 @@ from torch import Tensor
 from kernels.native import extension, num_threads, pointer
 from kernels.registry import register
 from kernels.sparse_conv import Conv, plan
-from kernels.sparse_conv.plan import Direction, Pass, Planes
+from kernels.sparse_conv.plan import Direction, Planes, Sweep
 
 
 @register("conv_forward", "cpu")
@@ -22,10 +22,11 @@ def conv_input_gradient(conv: Conv, values: Tensor, dy: Tensor, dx: Tensor) -> N
 @register("conv_weight_gradient", "cpu")
 def conv_weight_gradient(conv: Conv, x: Tensor, dy: Tensor, dv: Tensor) -> None:
     way = plan.forward(conv, *x.shape[1:])
-    (sweep,) = way.passes
+    (only,) = way.passes
+    sweep = only.sweep
     planes = _planes(way.planes, x)
     gradients = torch.empty(sweep.index.numel())
-    shape = way.planes.numbers, sweep.weights, sweep.output
+    shape = way.planes.numbers, sweep.numbers, only.output
     extension().conv_gradient(*shape, pointer(planes), pointer(dy), pointer(gradients), num_threads())
     index = pointer(sweep.index, torch.int32), sweep.index.numel()
     extension().conv_scatter(pointer(gradients), *index, pointer(dv), num_threads())
@@ -33,15 +34,11 @@ def conv_weight_gradient(conv: Conv, x: Tensor, dy: Tensor, dv: Tensor) -> None:
 
 def _apply(way: Direction, values: Tensor, x: Tensor, bias: Tensor | None, y: Tensor) -> None:
     planes = _planes(way.planes, x)
-    for sweep in way.passes:
-        weights = _ordered(sweep, values)
-        at = (
-            pointer(planes),
-            pointer(weights),
-            0 if bias is None else pointer(bias),
-            pointer(y) + 4 * sweep.output_offset,
-        )
-        extension().conv_apply(way.planes.numbers, sweep.weights, sweep.output, *at, num_threads())
+    start = 0 if bias is None else pointer(bias)
+    for step in way.passes:
+        weights = _ordered(step.sweep, values)
+        at = pointer(planes), pointer(weights), start, pointer(y) + 4 * step.offset
+        extension().conv_apply(way.planes.numbers, step.sweep.numbers, step.output, *at, num_threads())
 
 
 def _planes(planes: Planes, x: Tensor) -> Tensor:
@@ -50,7 +47,7 @@ def _planes(planes: Planes, x: Tensor) -> Tensor:
     return out
 
 
-def _ordered(sweep: Pass, values: Tensor) -> Tensor:
+def _ordered(sweep: Sweep, values: Tensor) -> Tensor:
     """The values in the order of the sweep, zeros where a four is filled up."""
     out = torch.empty(sweep.index.numel())
     index = pointer(sweep.index, torch.int32), sweep.index.numel()

@@ -5,7 +5,8 @@ borders, how many batch columns lie side by side (`lanes`), how many input chann
 the weights' order.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from math import ceil, prod
 
 import numpy as np
@@ -67,22 +68,29 @@ class Planes:
 
 
 @dataclass(frozen=True)
-class Pass:
-    """One sweep of the weights: forward is one, an input gradient has one for every phase of its stride."""
+class Sweep:
+    """The weights of one pass in the order of csrc/conv.h: ConvWeights. One for all batches with these lanes."""
 
     rows: int
     blocks: int
     starts: Tensor
     order: Tensor
     offsets: Tensor
-    index: Tensor
-    output: list[int]  # csrc/conv.h: ConvOutput
-    output_offset: int  # floats
+    index: Tensor  # the packed position of each weight; -1 fills up a four
 
     @property
-    def weights(self) -> list[int]:
+    def numbers(self) -> list[int]:
         lists = (self.starts, self.order, self.offsets)
         return [self.rows, self.blocks, *(pointer(x, torch.int32) for x in lists)]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A sweep and where its results go: forward is one, an input gradient has one a phase of its stride."""
+
+    sweep: Sweep
+    output: list[int]  # csrc/conv.h: ConvOutput
+    offset: int  # floats
 
 
 @dataclass(frozen=True)
@@ -94,49 +102,53 @@ class Direction:
 
 
 def forward(conv: Conv, height: int, width: int, batch: int) -> Direction:
-    key = ("forward", height, width, batch, extension().isa())
-    if key not in conv.plans:
-        out_height, out_width = conv.output_size(height, width)
-        s = conv.stride
-        axes = [
-            Axis(*zip(*(((k * d - p) % s, (k * d - p) // s) for k in range(n)), strict=True))
-            for n, p, d in zip(conv.kernel, conv.padding, conv.dilation, strict=True)
-        ]
-        planes = _planes(conv, conv.in_channels, (height, width, batch), s, [axes], (out_height, out_width))
-        size = out_height * out_width * batch
-        output = [out_height, out_width, batch, size, out_width * batch, batch]
-        rows = bitmap.csr(conv.bitmap, conv.out_channels)
-        lists = [0, conv.out_channels, conv.taps, *(pointer(x, torch.int32) for x in rows), 0]
-        conv.plans[key] = Direction(planes, [_pass(conv, planes, conv.out_channels, lists, axes, output, 0)])
-    return conv.plans[key]
+    return _kept(conv, ("forward", height, width, batch), _forward)
 
 
 def input_gradient(conv: Conv, height: int, width: int, batch: int) -> Direction:
-    """Input position s i + a gets tap k from output position i + (a + p - k d) / s, where that is whole."""
-    key = ("input_gradient", height, width, batch, extension().isa())
+    return _kept(conv, ("input_gradient", height, width, batch), _input_gradient)
+
+
+def _kept(conv: Conv, key: tuple, make: Callable[..., Direction]) -> Direction:
+    key = (*key, extension().isa())
     if key not in conv.plans:
-        s = conv.stride
-        out_height, out_width = conv.output_size(height, width)
-        phases = [
-            [
-                Axis((0,) * n, tuple(None if (a + p - k * d) % s else (a + p - k * d) // s for k in range(n)))
-                for a in range(s)
-            ]
-            for n, p, d in zip(conv.kernel, conv.padding, conv.dilation, strict=True)
-        ]
-        pairs = [(a, b) for a in range(min(s, height)) for b in range(min(s, width))]
-        axes = [[phases[0][a], phases[1][b]] for a, b in pairs]
-        grid = ceil(height / s), ceil(width / s)
-        planes = _planes(conv, conv.out_channels, (out_height, out_width, batch), 1, axes, grid)
-        columns = bitmap.transpose(conv.bitmap, conv.out_channels)
-        lists = [1, conv.in_channels, conv.taps, *(pointer(x, torch.int32) for x in columns)]
-        passes = []
-        for (a, b), pair in zip(pairs, axes, strict=True):
-            output = [ceil((height - a) / s), ceil((width - b) / s), batch]
-            output += [height * width * batch, s * width * batch, s * batch]
-            passes.append(_pass(conv, planes, conv.in_channels, lists, pair, output, (a * width + b) * batch))
-        conv.plans[key] = Direction(planes, passes)
+        conv.plans[key] = make(conv, *key[1:4])
     return conv.plans[key]
+
+
+def _forward(conv: Conv, height: int, width: int, batch: int) -> Direction:
+    out_height, out_width = conv.output_size(height, width)
+    s = conv.stride
+    axes = [
+        Axis(*zip(*(((k * d - p) % s, (k * d - p) // s) for k in range(n)), strict=True))
+        for n, p, d in zip(conv.kernel, conv.padding, conv.dilation, strict=True)
+    ]
+    planes = _planes(conv, conv.in_channels, (height, width, batch), s, [axes], (out_height, out_width))
+    output = [out_height, out_width, batch, out_height * out_width * batch, out_width * batch, batch]
+    return Direction(planes, [Pass(_sweep(conv, planes, "forward", axes, 0), output, 0)])
+
+
+def _input_gradient(conv: Conv, height: int, width: int, batch: int) -> Direction:
+    """Input position s i + a gets tap k from output position i + (a + p - k d) / s, where that is whole."""
+    s = conv.stride
+    phases = [
+        [
+            Axis((0,) * n, tuple(None if (a + p - k * d) % s else (a + p - k * d) // s for k in range(n)))
+            for a in range(s)
+        ]
+        for n, p, d in zip(conv.kernel, conv.padding, conv.dilation, strict=True)
+    ]
+    pairs = [(a, b) for a in range(min(s, height)) for b in range(min(s, width))]
+    axes = [[phases[0][a], phases[1][b]] for a, b in pairs]
+    size = (*conv.output_size(height, width), batch)
+    planes = _planes(conv, conv.out_channels, size, 1, axes, (ceil(height / s), ceil(width / s)))
+    passes = []
+    for phase, ((a, b), pair) in enumerate(zip(pairs, axes, strict=True)):
+        output = [ceil((height - a) / s), ceil((width - b) / s), batch]
+        output += [height * width * batch, s * width * batch, s * batch]
+        sweep = _sweep(conv, planes, "input_gradient", pair, phase)
+        passes.append(Pass(sweep, output, (a * width + b) * batch))
+    return Direction(planes, passes)
 
 
 def _planes(
@@ -196,10 +208,33 @@ def _spread(lines: int, row: int, rows: int, segment: int) -> int:
     return places[int(np.argmin(crowding))]
 
 
-def _pass(
-    conv: Conv, planes: Planes, rows: int, lists: list[int], axes: list[Axis], output: list[int], offset: int
-) -> Pass:
-    """The weights of a pass, in blocks of channels."""
+def _sweep(conv: Conv, planes: Planes, direction: str, axes: list[Axis], phase: int) -> Sweep:
+    """The weights of a pass, in blocks of channels; made once for all batch sizes that share the lanes."""
+    key = (direction, phase, replace(planes, batch=0, chunks=0), extension().isa())
+    if key not in conv.plans:
+        transposed = direction != "forward"
+        rows = conv.in_channels if transposed else conv.out_channels
+        lists = (
+            bitmap.transpose(conv.bitmap, conv.out_channels) if transposed else bitmap.csr(conv.bitmap, rows)
+        )
+        at = _tap_bytes(conv, planes, axes)
+        pattern = [int(transposed), rows, conv.taps, *(pointer(x, torch.int32) for x in lists)]
+        pattern += [] if transposed else [0]
+        pattern.append(at.ctypes.data)
+        block = _block(conv, planes, at)
+        blocks = ceil(planes.channels / block)
+        starts, order = (torch.empty(blocks * rows + extra, dtype=torch.int32) for extra in (1, 0))
+        into = pointer(starts, torch.int32), pointer(order, torch.int32)
+        fours = extension().conv_count(pattern, planes.channels, block, *into)
+        offsets, index = (torch.empty(4 * fours, dtype=torch.int32) for _ in range(2))
+        into += pointer(offsets, torch.int32), pointer(index, torch.int32)
+        extension().conv_fill(pattern, planes.channels, block, 4 * planes.channel_size, *into)
+        conv.plans[key] = Sweep(rows, blocks, starts, order, offsets, index)
+    return conv.plans[key]
+
+
+def _tap_bytes(conv: Conv, planes: Planes, axes: list[Axis]) -> np.ndarray:
+    """int64 [kh, kw]: bytes from an output position to what a tap meets in the first channel; -1: not here."""
     at = np.full(conv.kernel, -1, dtype=np.int64)
     for i, j in np.ndindex(*conv.kernel):
         down, across = axes[0].shift[i], axes[1].shift[j]
@@ -207,17 +242,7 @@ def _pass(
             plane = axes[0].phase[i] * planes.stride + axes[1].phase[j]
             position = (down + planes.top) * planes.columns + across + planes.left
             at[i, j] = 4 * (plane * planes.plane_size + position * planes.lanes)
-    lists = [*lists, at.ctypes.data]
-    block = _block(conv, planes, at)
-    blocks = ceil(planes.channels / block)
-    starts, order = (torch.empty(blocks * rows + extra, dtype=torch.int32) for extra in (1, 0))
-    at_starts, at_order = pointer(starts, torch.int32), pointer(order, torch.int32)
-    fours = extension().conv_count(lists, planes.channels, block, at_starts, at_order)
-    offsets, index = (torch.empty(4 * fours, dtype=torch.int32) for _ in range(2))
-    bytes_ = 4 * planes.channel_size
-    into = pointer(offsets, torch.int32), pointer(index, torch.int32)
-    extension().conv_fill(lists, planes.channels, block, bytes_, at_starts, at_order, *into)
-    return Pass(rows, blocks, starts, order, offsets, index, output, offset)
+    return at
 
 
 def _block(conv: Conv, planes: Planes, at: np.ndarray) -> int:

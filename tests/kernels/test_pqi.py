@@ -56,6 +56,14 @@ def test_degenerate_layers(variant):
     assert empty.pqi.tolist() == [0, 0]
 
 
+@pytest.mark.parametrize("variant", variants())
+@pytest.mark.parametrize("size", [1e-34, 1e-30, 1e-10, 1e10, 3e38])
+def test_the_size_of_the_numbers_does_not_matter(variant, size):
+    w = torch.tensor([1.0, 0.5, 0.25, 0.25, 0.125] * 8)
+    with use_backend(variant):
+        assert pqi(w * size, offsets(40)).pqi.item() == pytest.approx(exact(w, 0.5, 1).item(), abs=1e-6)
+
+
 def test_threads_do_not_change_a_bit():
     w, at = randn(700_001), offsets(1, 300_000, 400_000)
     results = []
