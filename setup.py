@@ -38,7 +38,14 @@ class CMakeBuild(build_ext):
 OPERATIONS = ("bitmap", "drift", "masked_average", "masked_sgd", "pack", "pqi", "select", "sparse_conv")
 
 setup(
-    packages=["kernels", *(f"kernels.{op}" for op in OPERATIONS), "sparse_engine", "fl", "bench"],
+    packages=[
+        "kernels",
+        *(f"kernels.{op}" for op in OPERATIONS),
+        "sparse_engine",
+        "sparse_engine.models",
+        "fl",
+        "bench",
+    ],
     include_package_data=False,  # MANIFEST.in is for the sdist: no C++ sources in a wheel
     ext_modules=[CMakeExtension("kernels._native")],
     cmdclass={"build_ext": CMakeBuild},

@@ -4,6 +4,7 @@ Knows no client and no round. `import sparse_engine as se` is meant to be enough
 (what a network or state stores); the module of first masks is reached by `from sparse_engine.masks import`.
 """
 
+from sparse_engine import models
 from sparse_engine.averaging import average, drift
 from sparse_engine.growing import rigl, rigl_fraction
 from sparse_engine.masks import erk_densities, erk_masks, uniform_masks
@@ -26,6 +27,7 @@ __all__ = [
     "erk_masks",
     "load",
     "masks",
+    "models",
     "pqi",
     "prune_pqi",
     "rigl",
