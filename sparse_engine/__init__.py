@@ -6,6 +6,7 @@ Knows no client and no round. `import sparse_engine as se` is meant to be enough
 
 from sparse_engine import models
 from sparse_engine.averaging import average, drift
+from sparse_engine.flops import Flops, count_flops, training_flops
 from sparse_engine.growing import rigl, rigl_fraction
 from sparse_engine.masks import erk_densities, erk_masks, uniform_masks
 from sparse_engine.modules import compress, load, masks
@@ -15,6 +16,7 @@ from sparse_engine.state import Layout, State
 from sparse_engine.tensor import SparseTensor
 
 __all__ = [
+    "Flops",
     "Layout",
     "PQIConfig",
     "Pattern",
@@ -22,6 +24,7 @@ __all__ = [
     "State",
     "average",
     "compress",
+    "count_flops",
     "drift",
     "erk_densities",
     "erk_masks",
@@ -32,5 +35,6 @@ __all__ = [
     "prune_pqi",
     "rigl",
     "rigl_fraction",
+    "training_flops",
     "uniform_masks",
 ]
