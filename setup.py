@@ -43,6 +43,7 @@ setup(
         *(f"kernels.{op}" for op in OPERATIONS),
         "sparse_engine",
         "sparse_engine.models",
+        "sparse_engine.nn",
         "fl",
         "bench",
     ],

@@ -10,6 +10,8 @@ from sparse_engine.flops import Flops, count_flops, training_flops
 from sparse_engine.growing import rigl, rigl_fraction
 from sparse_engine.masks import erk_densities, erk_masks, uniform_masks
 from sparse_engine.modules import compress, load, masks
+from sparse_engine.nn.convert import dense_gradients, report, sparsify, to_dense
+from sparse_engine.optim import SparseSGD
 from sparse_engine.pattern import Pattern
 from sparse_engine.pruning import PQIConfig, pqi, prune_pqi
 from sparse_engine.state import Layout, State
@@ -20,11 +22,13 @@ __all__ = [
     "Layout",
     "PQIConfig",
     "Pattern",
+    "SparseSGD",
     "SparseTensor",
     "State",
     "average",
     "compress",
     "count_flops",
+    "dense_gradients",
     "drift",
     "erk_densities",
     "erk_masks",
@@ -33,8 +37,11 @@ __all__ = [
     "models",
     "pqi",
     "prune_pqi",
+    "report",
     "rigl",
     "rigl_fraction",
+    "sparsify",
+    "to_dense",
     "training_flops",
     "uniform_masks",
 ]

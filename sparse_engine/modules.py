@@ -14,28 +14,20 @@ import torch
 from torch import Tensor, nn
 
 from kernels import bitmap as bitmaps
-from kernels.layout import Bitmap
-from kernels.pack import pack
+from sparse_engine.nn.layer import SparseLayer
+from sparse_engine.pattern import Pattern
 from sparse_engine.state import Entry, Layout, State
+from sparse_engine.tensor import SparseTensor
 
 EXEMPT = ("*shortcut*",)  # ResNet's 1x1 shortcuts stay dense, as in the authors' code (SPEC.md 1)
 
 
 def prunable(net: nn.Module, exempt: str | Iterable[str] = EXEMPT) -> dict[str, Tensor]:
-    """Weights that pruning may touch, in module order; `exempt`: names or glob patterns to leave out."""
-    exempt = [exempt] if isinstance(exempt, str) else list(exempt)
-    found = {
-        f"{path}.weight" if path else "weight": module.weight
-        for path, module in net.named_modules()
-        if isinstance(module, nn.Conv2d | nn.Linear)
-        and isinstance(module._parameters.get("weight"), nn.Parameter)
-        and module.weight.dtype == torch.float32
-        and getattr(module, "groups", 1) == 1
-    }
-    unknown = [name for name in exempt if name not in found and not set(name) & set("*?[")]
-    if unknown:
-        raise ValueError(f"expected exempt weights out of {list(found)}, or glob patterns, got {unknown}")
-    return {name: w for name, w in found.items() if not any(fnmatchcase(name, glob) for glob in exempt)}
+    """Weights that pruning may touch, in module order; `exempt`: names or glob patterns to leave out.
+
+    Dense weights in their shape; those of sparse layers, which are never exempt, as packed values.
+    """
+    return {name: module.weight for name, module in _prunable(net, exempt).items()}
 
 
 @torch.no_grad()
@@ -44,28 +36,26 @@ def compress(
 ) -> State:
     """The at-rest form of `net`, in memory of its own.
 
-    `masks`: bool tensors in the weights' shapes; a weight without one is stored whole. What `net` holds
-    outside a mask is dropped.
+    `masks`: bool tensors in the shapes of dense weights; a dense weight without one is stored whole. What `net`
+    holds outside a mask is dropped. Sparse layers bring their own pattern.
     """
-    tensors = _tensors(net)
-    weights = prunable(net, exempt)
-    others = {name: x for name, x in tensors.items() if name not in weights}
+    modules = _prunable(net, exempt)
+    _check_masks(masks or {}, modules)
+    parts = {name: _sparse(module, (masks or {}).get(name)) for name, module in modules.items()}
+    others = {name: x for name, x in _tensors(net).items() if name not in parts}
     layout = _shared(
         Layout(
-            tuple(weights),
-            tuple(tuple(w.shape) for w in weights.values()),
+            tuple(parts),
+            tuple(part.shape for part in parts.values()),
             tuple(Entry(name, tuple(x.shape), x.dtype) for name, x in others.items()),
         )
     )
-    device = next(iter(tensors.values())).device if tensors else torch.device("cpu")
-    bitmap = _bitmap_of(masks or {}, layout, device)
-    values = torch.empty(bitmap.nnz, device=device)
-    for i, (w, part) in enumerate(zip(weights.values(), values.split(bitmap.counts.tolist()), strict=True)):
-        pack(w.to(device).reshape(-1), bitmap.segment(i), out=part)
+    device = next((x.device for x in net.parameters()), torch.device("cpu"))
+    words = _joined([part.pattern.bitmap.words for part in parts.values()], torch.int64, device)
     return State(
         layout,
-        bitmap,
-        values,
+        bitmaps.make(words, layout.segments),
+        _joined([part.values for part in parts.values()], torch.float32, device),
         _joined([others[entry.name] for entry in layout.floats], torch.float32, device),
         _joined([others[entry.name] for entry in layout.integers], torch.int64, device),
     )
@@ -73,38 +63,90 @@ def compress(
 
 @torch.no_grad()
 def load(net: nn.Module, state: State) -> nn.Module:
-    """Write `state` into `net`, zeros where nothing is stored, and return it. A refusal changes nothing."""
+    """Write `state` into `net` and return it: sparse layers take pattern and values, dense weights get zeros
+    where nothing is stored. A refusal changes nothing."""
     tensors = _tensors(net)
+    layers = _sparse_layers(net)
     layout = state.layout
     wanted = {n: (s, torch.float32) for n, s in zip(layout.names, layout.shapes, strict=True)}
     wanted |= {entry.name: (entry.shape, entry.dtype) for entry in layout.rest}
     present = {name: (tuple(x.shape), x.dtype) for name, x in tensors.items()}
+    present |= {name: (layer.pattern.shape, layer.weight.dtype) for name, layer in layers.items()}
     wrong = {
         name: f"{wanted.get(name, 'none')} in the state, {present.get(name, 'none')} in the network"
         for name in dict.fromkeys([*wanted, *present])
-        if wanted.get(name) != present.get(name)
+        if wanted.get(name) != present.get(name) or (name in layers and name not in layout.names)
     }
     if wrong:
         raise ValueError(f"expected a state of this network, got {wrong}")
     for name in layout.names:
-        tensors[name].copy_(state.tensor(name).to_dense())
+        if name in layers:
+            layers[name].set_tensor(state.tensor(name))
+        else:
+            tensors[name].copy_(state.tensor(name).to_dense())
     for name, x in state.rest_tensors().items():
         tensors[name].copy_(x)
     return net
 
 
 def masks(net_or_state: nn.Module | State, exempt: str | Iterable[str] = EXEMPT) -> dict[str, Tensor]:
-    """{name: bool tensor in the weight's shape}: what is stored. All true for an ordinary network."""
+    """{name: bool tensor in the weight's shape}: what is stored. All true for a dense weight."""
     if isinstance(net_or_state, State):
         layout, stored = net_or_state.layout, bitmaps.to_mask(net_or_state.bitmap)
         parts = stored.split(layout.segments.sizes) if layout.names else ()
         return {n: m.view(s) for n, s, m in zip(layout.names, layout.shapes, parts, strict=True)}
-    return {name: torch.ones_like(w, dtype=torch.bool) for name, w in prunable(net_or_state, exempt).items()}
+    return {
+        name: module.pattern.mask()
+        if isinstance(module, SparseLayer)
+        else torch.ones_like(module.weight, dtype=torch.bool)
+        for name, module in _prunable(net_or_state, exempt).items()
+    }
+
+
+def _prunable(net: nn.Module, exempt: str | Iterable[str]) -> dict[str, nn.Module]:
+    exempt = [exempt] if isinstance(exempt, str) else list(exempt)
+    found = {
+        f"{path}.weight" if path else "weight": module
+        for path, module in net.named_modules()
+        if isinstance(module, SparseLayer) or _dense_prunable(module)
+    }
+    unknown = [name for name in exempt if name not in found and not set(name) & set("*?[")]
+    if unknown:
+        raise ValueError(f"expected exempt weights out of {list(found)}, or glob patterns, got {unknown}")
+    return {
+        name: module
+        for name, module in found.items()
+        if isinstance(module, SparseLayer) or not any(fnmatchcase(name, glob) for glob in exempt)
+    }
+
+
+def _dense_prunable(module: nn.Module) -> bool:
+    return (
+        isinstance(module, nn.Conv2d | nn.Linear)
+        and isinstance(module._parameters.get("weight"), nn.Parameter)
+        and module.weight.dtype == torch.float32
+        and getattr(module, "groups", 1) == 1
+    )
+
+
+def _sparse(module: nn.Module, mask: Tensor | None) -> SparseTensor:
+    if isinstance(module, SparseLayer):
+        return module.tensor()
+    w = module.weight
+    full = Pattern(tuple(w.shape), bitmaps.full((w.numel(),), w.device)) if mask is None else None
+    return SparseTensor.from_dense(w, full or mask.to(w.device))
+
+
+def _sparse_layers(net: nn.Module) -> dict[str, SparseLayer]:
+    named = net.named_modules()
+    return {f"{path}.weight" if path else "weight": m for path, m in named if isinstance(m, SparseLayer)}
 
 
 def _tensors(net: nn.Module) -> dict[str, Tensor]:
-    """Parameters and persistent buffers, the very tensors of `net`, each under one name."""
-    found = net.state_dict(keep_vars=True)
+    """Parameters and persistent buffers, the very tensors of `net`, each under one name; no sparse weights."""
+    sparse = _sparse_layers(net)
+    hidden = {*sparse, *(name.removesuffix("weight") + "bitmap" for name in sparse)}
+    found = {name: x for name, x in net.state_dict(keep_vars=True).items() if name not in hidden}
     strange = [name for name, x in found.items() if not isinstance(x, Tensor)]
     if strange:
         raise ValueError(f"expected a network of tensors, got extra state {strange}")
@@ -115,11 +157,16 @@ def _tensors(net: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-def _bitmap_of(masks: Mapping[str, Tensor], layout: Layout, device: torch.device) -> Bitmap:
-    unknown = [name for name in masks if name not in layout.names]
+def _check_masks(masks: Mapping[str, Tensor], modules: Mapping[str, nn.Module]) -> None:
+    unknown = [name for name in masks if name not in modules]
     if unknown:
-        raise ValueError(f"expected masks of prunable weights {list(layout.names)}, got {unknown}")
-    shapes = dict(zip(layout.names, layout.shapes, strict=True))
+        raise ValueError(f"expected masks of prunable weights {list(modules)}, got {unknown}")
+    sparse = [name for name in masks if isinstance(modules[name], SparseLayer)]
+    if sparse:
+        raise ValueError(
+            f"expected masks of dense weights, got some of layers that are sparse already: {sparse}"
+        )
+    shapes = {name: tuple(modules[name].weight.shape) for name in masks}
     wrong = {
         name: (m.dtype, tuple(m.shape), f"wanted {shapes[name]}")
         for name, m in masks.items()
@@ -127,13 +174,6 @@ def _bitmap_of(masks: Mapping[str, Tensor], layout: Layout, device: torch.device
     }
     if wrong:
         raise ValueError(f"expected bool masks in the weights' shapes, got {wrong}")
-    if not masks:
-        return bitmaps.full(layout.segments, device)
-    stored = torch.ones(layout.segments.numel, dtype=torch.bool, device=device)
-    for name, part in zip(layout.names, stored.split(layout.segments.sizes), strict=True):
-        if name in masks:
-            part.copy_(masks[name].reshape(-1))
-    return bitmaps.from_mask(stored, layout.segments)
 
 
 @lru_cache(maxsize=64)

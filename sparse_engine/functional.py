@@ -1,0 +1,77 @@
+"""Autograd over the sparse kernels.
+
+    conv2d   y = x * w + b     backward: dx by the transposed pattern, dv on the stored entries, db by summing
+    linear   the same with a 1x1 kernel on a 1x1 image
+
+Images are [N, C, H, W] in any memory order; results are batch-last (sparse_engine/batch_last.py).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from kernels import bitmap, sparse_conv
+from kernels.sparse_conv import Conv
+from sparse_engine.batch_last import to_images, to_planes
+
+# Receives the dense gradient of a weight, in the weight's shape, while backward passes its layer.
+Watcher = Callable[[Tensor], None]
+
+
+def conv2d(
+    x: Tensor, values: Tensor, conv: Conv, bias: Tensor | None = None, watch: Watcher | None = None
+) -> Tensor:
+    """Convolution of images [N, C, H, W] with the packed `values` of `conv`."""
+    if x.dim() != 4:
+        raise ValueError(f"expected images [N, C, H, W], got {tuple(x.shape)}")
+    return _Conv2d.apply(x, values, bias, conv, watch)
+
+
+def linear(
+    x: Tensor, values: Tensor, conv: Conv, bias: Tensor | None = None, watch: Watcher | None = None
+) -> Tensor:
+    """x [..., in] times the sparse weight [out, in], plus bias."""
+    flat = x.reshape(-1, x.shape[-1])
+    y = _Conv2d.apply(flat[:, :, None, None], values, bias, conv, watch)
+    return y[:, :, 0, 0].view(*x.shape[:-1], conv.out_channels)
+
+
+class _Conv2d(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, conv: Conv, watch: Watcher | None
+    ) -> Tensor:
+        planes = to_planes(x)
+        ctx.conv, ctx.watch, ctx.size = conv, watch, (x.shape[2], x.shape[3])
+        ctx.save_for_backward(planes, values)
+        return to_images(sparse_conv.forward(conv, values, planes, bias))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, values = ctx.saved_tensors
+        need_x, need_values, need_bias, *_ = ctx.needs_input_grad
+        dy = to_planes(dy)
+        dx = to_images(sparse_conv.input_gradient(ctx.conv, values, dy, ctx.size)) if need_x else None
+        dv = sparse_conv.weight_gradient(ctx.conv, x, dy) if need_values else None
+        db = dy.sum((1, 2, 3)) if need_bias else None
+        if ctx.watch is not None:
+            ctx.watch(dense_gradient(ctx.conv, x, dy))
+        return dx, dv, db, None, None
+
+
+def dense_gradient(conv: Conv, x: Tensor, dy: Tensor) -> Tensor:
+    """The gradient of every entry of the weight, stored or not, in the weight's shape; planes [C, H, W, N]."""
+    full = Conv(
+        bitmap.full(conv.bitmap.segments, x.device),
+        conv.out_channels,
+        conv.in_channels,
+        conv.kernel,
+        conv.stride,
+        conv.padding,
+        conv.dilation,
+    )
+    return sparse_conv.weight_gradient(full, x, dy).view(conv.shape)

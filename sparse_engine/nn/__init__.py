@@ -1,0 +1,6 @@
+"""Sparse layers. Whole networks are converted by `sparse_engine.nn.convert`, exported as `se.sparsify`."""
+
+from sparse_engine.nn.conv import SparseConv2d, SparseLinear
+from sparse_engine.nn.layer import SparseLayer
+
+__all__ = ["SparseConv2d", "SparseLayer", "SparseLinear"]

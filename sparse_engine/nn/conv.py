@@ -1,0 +1,61 @@
+"""Conv2d with a sparse weight."""
+
+from torch import Tensor, nn
+
+from sparse_engine import functional
+from sparse_engine.nn.layer import SparseLayer
+from sparse_engine.tensor import SparseTensor
+
+
+class SparseConv2d(SparseLayer):
+    """Images [N, C, H, W] in, images out, in batch-last memory."""
+
+    @staticmethod
+    def obstacle(conv: nn.Conv2d) -> str | None:
+        """Why this layer cannot run on the sparse kernels; None when it can."""
+        if conv.groups != 1:
+            return f"grouped convolution ({conv.groups} groups)"
+        if conv.stride[0] != conv.stride[1]:
+            return f"stride differs by axis {conv.stride}"
+        if isinstance(conv.padding, str):
+            return f"padding {conv.padding!r}"
+        if conv.padding_mode != "zeros":
+            return f"padding mode {conv.padding_mode!r}"
+        return None
+
+    @classmethod
+    def from_dense(cls, conv: nn.Conv2d, mask: Tensor) -> "SparseConv2d":
+        assert cls.obstacle(conv) is None
+        tensor = SparseTensor.from_dense(conv.weight.detach(), mask)
+        how = {"stride": conv.stride[0], "padding": tuple(conv.padding), "dilation": tuple(conv.dilation)}
+        return cls(tensor, conv.bias, **how)
+
+    def to_dense(self) -> nn.Conv2d:
+        out, into, *kernel = self.pattern.shape
+        conv = nn.Conv2d(into, out, tuple(kernel), bias=self.bias is not None, **self.geometry)
+        return _filled(conv, self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.conv2d(x, self.weight, self.conv, self.bias, self.watch)
+
+
+class SparseLinear(SparseLayer):
+    """x [..., in] -> [..., out]"""
+
+    @classmethod
+    def from_dense(cls, linear: nn.Linear, mask: Tensor) -> "SparseLinear":
+        return cls(SparseTensor.from_dense(linear.weight.detach(), mask), linear.bias)
+
+    def to_dense(self) -> nn.Linear:
+        out, into = self.pattern.shape
+        return _filled(nn.Linear(into, out, bias=self.bias is not None), self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight, self.conv, self.bias, self.watch)
+
+
+def _filled(dense, layer: SparseLayer):
+    dense.weight.data = layer.tensor().to_dense().clone()
+    if layer.bias is not None:
+        dense.bias.data = layer.bias.detach().clone()
+    return dense.train(layer.training)
