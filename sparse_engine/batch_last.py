@@ -1,14 +1,14 @@
 """The layout between layers: an ordinary NCHW tensor whose memory is [C, H, W, N].
 
-One stored weight then meets a long contiguous run of every image in the batch. Shapes stay what users know, only
-strides differ, so elementwise torch operations work as they are and keep the layout.
+One stored weight then meets a long contiguous run of every image in the batch. Shapes stay what users know,
+only strides differ, so elementwise torch operations work as they are and keep the layout.
 """
 
 from torch import Tensor
 
 
 def to_planes(x: Tensor) -> Tensor:
-    """Contiguous [C, H, W, N] of an image tensor [N, C, H, W]: a view where the memory is batch-last already."""
+    """Contiguous [C, H, W, N] of images [N, C, H, W]: a view where the memory is batch-last already."""
     return x.permute(1, 2, 3, 0).contiguous()
 
 

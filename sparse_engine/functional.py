@@ -64,7 +64,7 @@ class _Conv2d(torch.autograd.Function):
 
 
 def dense_gradient(conv: Conv, x: Tensor, dy: Tensor) -> Tensor:
-    """The gradient of every entry of the weight, stored or not, in the weight's shape; planes [C, H, W, N]."""
+    """The gradient of every entry, stored or not, in the weight's shape; x and dy are planes [C, H, W, N]."""
     full = Conv(
         bitmap.full(conv.bitmap.segments, x.device),
         conv.out_channels,

@@ -1,7 +1,8 @@
 """Layers that are not pruned, on batch-last images: the same calls, our kernels.
 
-Inside a sparsified network's forward this mode sees every torch function. Where the first argument is an image in
-batch-last memory and we have a kernel for the call, the kernel runs; everything else goes to torch as it was.
+Inside a sparsified network's forward this mode sees every torch function. Where the first argument is an
+image in batch-last memory and we have a kernel for the call, the kernel runs; everything else goes to torch
+as it was.
 """
 
 from collections.abc import Callable
@@ -50,9 +51,8 @@ def _conv2d(
     key = (tuple(weight.shape), stride, _pair(padding), dilation)
     if key not in _dense_convs:
         full = bitmap.full((weight.numel(),))
-        _dense_convs[key] = Conv(
-            full, weight.shape[0], weight.shape[1], key[0][2:], stride[0], key[2], dilation
-        )
+        out, into, kernel = weight.shape[0], weight.shape[1], _pair(weight.shape[2:])
+        _dense_convs[key] = Conv(full, out, into, kernel, stride[0], key[2], dilation)
     return functional.conv2d(x, weight.reshape(-1), _dense_convs[key], bias)
 
 

@@ -9,6 +9,7 @@ which of the two masks holds would be anybody's guess.
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,8 @@ from sparse_engine.state import Entry, Layout, State
 from sparse_engine.tensor import SparseTensor
 
 EXEMPT = ("*shortcut*",)  # ResNet's 1x1 shortcuts stay dense, as in the authors' code (SPEC.md 1)
+
+Prunable = nn.Conv2d | nn.Linear | SparseLayer  # modules whose weight pruning may touch
 
 
 def prunable(net: nn.Module, exempt: str | Iterable[str] = EXEMPT) -> dict[str, Tensor]:
@@ -36,8 +39,8 @@ def compress(
 ) -> State:
     """The at-rest form of `net`, in memory of its own.
 
-    `masks`: bool tensors in the shapes of dense weights; a dense weight without one is stored whole. What `net`
-    holds outside a mask is dropped. Sparse layers bring their own pattern.
+    `masks`: bool tensors in the shapes of dense weights; a dense weight without one is stored whole. What
+    `net` holds outside a mask is dropped. Sparse layers bring their own pattern.
     """
     modules = _prunable(net, exempt)
     _check_masks(masks or {}, modules)
@@ -103,7 +106,7 @@ def masks(net_or_state: nn.Module | State, exempt: str | Iterable[str] = EXEMPT)
     }
 
 
-def _prunable(net: nn.Module, exempt: str | Iterable[str]) -> dict[str, nn.Module]:
+def _prunable(net: nn.Module, exempt: str | Iterable[str]) -> dict[str, Prunable]:
     exempt = [exempt] if isinstance(exempt, str) else list(exempt)
     found = {
         f"{path}.weight" if path else "weight": module
@@ -120,7 +123,7 @@ def _prunable(net: nn.Module, exempt: str | Iterable[str]) -> dict[str, nn.Modul
     }
 
 
-def _dense_prunable(module: nn.Module) -> bool:
+def _dense_prunable(module: nn.Module) -> TypeGuard[nn.Conv2d | nn.Linear]:
     return (
         isinstance(module, nn.Conv2d | nn.Linear)
         and isinstance(module._parameters.get("weight"), nn.Parameter)
@@ -129,12 +132,13 @@ def _dense_prunable(module: nn.Module) -> bool:
     )
 
 
-def _sparse(module: nn.Module, mask: Tensor | None) -> SparseTensor:
+def _sparse(module: Prunable, mask: Tensor | None) -> SparseTensor:
     if isinstance(module, SparseLayer):
         return module.tensor()
     w = module.weight
-    full = Pattern(tuple(w.shape), bitmaps.full((w.numel(),), w.device)) if mask is None else None
-    return SparseTensor.from_dense(w, full or mask.to(w.device))
+    if mask is None:
+        return SparseTensor.from_dense(w, Pattern(tuple(w.shape), bitmaps.full((w.numel(),), w.device)))
+    return SparseTensor.from_dense(w, mask.to(w.device))
 
 
 def _sparse_layers(net: nn.Module) -> dict[str, SparseLayer]:
@@ -143,7 +147,7 @@ def _sparse_layers(net: nn.Module) -> dict[str, SparseLayer]:
 
 
 def _tensors(net: nn.Module) -> dict[str, Tensor]:
-    """Parameters and persistent buffers, the very tensors of `net`, each under one name; no sparse weights."""
+    """Parameters and persistent buffers, the very tensors of `net`, each under one name; no sparse weight."""
     sparse = _sparse_layers(net)
     hidden = {*sparse, *(name.removesuffix("weight") + "bitmap" for name in sparse)}
     found = {name: x for name, x in net.state_dict(keep_vars=True).items() if name not in hidden}
@@ -157,7 +161,7 @@ def _tensors(net: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-def _check_masks(masks: Mapping[str, Tensor], modules: Mapping[str, nn.Module]) -> None:
+def _check_masks(masks: Mapping[str, Tensor], modules: Mapping[str, Prunable]) -> None:
     unknown = [name for name in masks if name not in modules]
     if unknown:
         raise ValueError(f"expected masks of prunable weights {list(modules)}, got {unknown}")

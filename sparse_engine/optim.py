@@ -1,6 +1,9 @@
 """SGD for networks with sparse layers: every parameter, packed or dense, in one native pass each.
 
-d <- s g + lambda w,   u <- mu u + d,   w <- w - eta (d + mu u if Nesterov, else u),   s = min(1, max_norm / |g|)
+s  = min(1, max_norm / |g|)
+d  = s g + lambda w
+u <- mu u + d
+w <- w - eta (d + mu u if Nesterov, else u)
 """
 
 from collections.abc import Callable

@@ -69,7 +69,7 @@ class Planes:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The weights of one pass in the order of csrc/conv.h: ConvWeights. One for all batches with these lanes."""
+    """The weights of one pass, ordered as csrc/conv.h: ConvWeights. One for all batches with these lanes."""
 
     rows: int
     blocks: int
@@ -234,7 +234,7 @@ def _sweep(conv: Conv, planes: Planes, direction: str, axes: list[Axis], phase: 
 
 
 def _tap_bytes(conv: Conv, planes: Planes, axes: list[Axis]) -> np.ndarray:
-    """int64 [kh, kw]: bytes from an output position to what a tap meets in the first channel; -1: not here."""
+    """int64 [kh, kw]: bytes from an output position to what a tap meets in channel 0; -1: not here."""
     at = np.full(conv.kernel, -1, dtype=np.int64)
     for i, j in np.ndindex(*conv.kernel):
         down, across = axes[0].shift[i], axes[1].shift[j]

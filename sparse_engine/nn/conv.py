@@ -31,31 +31,9 @@ class SparseConv2d(SparseLayer):
         return cls(tensor, conv.bias, **how)
 
     def to_dense(self) -> nn.Conv2d:
-        out, into, *kernel = self.pattern.shape
-        conv = nn.Conv2d(into, out, tuple(kernel), bias=self.bias is not None, **self.geometry)
-        return _filled(conv, self)
+        out, into, height, width = self.pattern.shape
+        conv = nn.Conv2d(into, out, (height, width), bias=self.bias is not None, **self.geometry)
+        return self._filled(conv)
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.conv2d(x, self.weight, self.conv, self.bias, self.watch)
-
-
-class SparseLinear(SparseLayer):
-    """x [..., in] -> [..., out]"""
-
-    @classmethod
-    def from_dense(cls, linear: nn.Linear, mask: Tensor) -> "SparseLinear":
-        return cls(SparseTensor.from_dense(linear.weight.detach(), mask), linear.bias)
-
-    def to_dense(self) -> nn.Linear:
-        out, into = self.pattern.shape
-        return _filled(nn.Linear(into, out, bias=self.bias is not None), self)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.linear(x, self.weight, self.conv, self.bias, self.watch)
-
-
-def _filled(dense, layer: SparseLayer):
-    dense.weight.data = layer.tensor().to_dense().clone()
-    if layer.bias is not None:
-        dense.bias.data = layer.bias.detach().clone()
-    return dense.train(layer.training)

@@ -1,15 +1,15 @@
 """Whole networks: an ordinary nn.Module into one with sparse layers, and back.
 
-`sparsify` replaces the prunable Conv2d and Linear layers. Everything else stays the user's own code: between sparse
-layers images are batch-last, elementwise operations keep that, and norms, pools and dense convolutions on such images
-run on our kernels too (sparse_engine/intercept.py), also where they are called as functions.
+`sparsify` replaces the prunable Conv2d and Linear layers. Everything else stays the user's own code: between
+sparse layers images are batch-last, elementwise operations keep that, and norms, pools and dense convolutions
+on such images run on our kernels too (sparse_engine/intercept.py), also where they are called as functions.
 """
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,9 @@ from sparse_engine.batch_last import to_images, to_planes
 from sparse_engine.intercept import BatchLast
 from sparse_engine.masks import erk_masks, uniform_masks
 from sparse_engine.modules import EXEMPT, prunable
-from sparse_engine.nn.conv import SparseConv2d, SparseLinear
+from sparse_engine.nn.conv import SparseConv2d
 from sparse_engine.nn.layer import SparseLayer
+from sparse_engine.nn.linear import SparseLinear
 
 
 class Line(NamedTuple):
@@ -41,8 +42,9 @@ def sparsify(
 ) -> nn.Module:
     """A copy of `net` whose prunable layers are sparse: NCHW in, logits out, trains with autograd.
 
-    Give `density` and `distribution` ("erk" or "uniform"), or the `masks` themselves. Weights outside a mask are
-    dropped. Layers that the kernels cannot run stay torch; `report(net)` lists every layer with the reason.
+    Give `density` and `distribution` ("erk" or "uniform"), or the `masks` themselves. Weights outside a mask
+    are dropped. Layers that the kernels cannot run stay torch; `report(net)` lists every layer with the
+    reason.
     """
     weights = prunable(net, exempt)
     able = {name: w for name, w in weights.items() if _obstacle(net, name) is None}
@@ -51,7 +53,7 @@ def sparsify(
     for name, mask in chosen.items():
         path = name.removesuffix("weight").removesuffix(".")
         layer = sparse.get_submodule(path)
-        made = (SparseLinear if isinstance(layer, nn.Linear) else SparseConv2d).from_dense(layer, mask)
+        made = _sparse(layer, mask)
         made.train(layer.training)
         if not path:
             sparse = made
@@ -109,10 +111,10 @@ def _hand_on(use: Callable[[str, Tensor], None], name: str, shape: tuple[int, ..
     use(name, gradient.view(shape))
 
 
-class _Wrapped:
-    """Mixed into the network's own class: runs its forward with batch-last images."""
+class _Wrapped(nn.Module):
+    """Put before the network's own class, whose forward `super()` finds: runs it with batch-last images."""
 
-    def forward(self, *args, **kwargs):
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
         args = tuple(to_images(to_planes(x)) if _is_image(x) else x for x in args)
         with BatchLast():
             return super().forward(*args, **kwargs)
@@ -149,7 +151,15 @@ def _masks(
     makers = {"erk": erk_masks, "uniform": uniform_masks}
     if distribution not in makers:
         raise ValueError(f"expected a distribution out of {list(makers)}, got {distribution!r}")
+    assert density is not None  # one of the two is given
     return makers[distribution](shapes, density, seed=seed)
+
+
+def _sparse(layer: nn.Module, mask: Tensor) -> SparseLayer:
+    if isinstance(layer, nn.Linear):
+        return SparseLinear.from_dense(layer, mask)
+    assert isinstance(layer, nn.Conv2d)  # `_reason` lets nothing else pass
+    return SparseConv2d.from_dense(layer, mask)
 
 
 def _obstacle(net: nn.Module, name: str) -> str | None:

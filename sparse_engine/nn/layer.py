@@ -1,7 +1,7 @@
 """What sparse layers share: a pattern, packed values as the parameter `weight`, an optional bias."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +14,14 @@ from sparse_engine.functional import Watcher
 from sparse_engine.pattern import Pattern
 from sparse_engine.tensor import SparseTensor
 
+Dense = TypeVar("Dense", nn.Conv2d, nn.Linear)
+
 
 class SparseLayer(nn.Module):
-    """`weight` holds the packed values under the name that the dense weight has; the buffer `bitmap` says where.
+    """`weight` holds the packed values under the dense weight's name; the buffer `bitmap` says where.
 
-    The geometry is given once; the pattern may be replaced (`set_pattern`), which drops everything derived from it.
+    The geometry is given once; the pattern may be replaced (`set_pattern`), which drops everything derived
+    from it.
     """
 
     weight: nn.Parameter
@@ -53,6 +56,17 @@ class SparseLayer(nn.Module):
     def tensor(self) -> SparseTensor:
         """Pattern and values; the values are the parameter's own memory."""
         return SparseTensor(self.pattern, self.weight.detach())
+
+    def to_dense(self) -> nn.Module:
+        """The same layer in plain torch, zeros where nothing is stored."""
+        raise NotImplementedError(f"{type(self).__name__}.to_dense")
+
+    def _filled(self, dense: Dense) -> Dense:
+        dense.weight.data = self.tensor().to_dense().clone()
+        if self.bias is not None:
+            assert dense.bias is not None
+            dense.bias.data = self.bias.detach().clone()
+        return dense.train(self.training)
 
     def _replace(self, pattern: Pattern, values: Tensor) -> None:
         self.weight.data = values

@@ -76,9 +76,8 @@ def test_weights_outside_the_mask_are_dropped_and_names_stay(net):
     for name, mask in masks.items():
         weight = dense.get_parameter(name)
         assert torch.equal(weight, net.get_parameter(name) * mask)
-    assert (
-        isinstance(sparse.first, SparseConv2d) and type(net.first) is nn.Conv2d
-    )  # the given one is untouched
+    assert isinstance(sparse.first, SparseConv2d)
+    assert type(net.first) is nn.Conv2d  # the given one is untouched
 
 
 def test_images_stay_batch_last_between_layers(net, batch):

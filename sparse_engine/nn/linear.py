@@ -1,0 +1,22 @@
+"""Linear with a sparse weight."""
+
+from torch import Tensor, nn
+
+from sparse_engine import functional
+from sparse_engine.nn.layer import SparseLayer
+from sparse_engine.tensor import SparseTensor
+
+
+class SparseLinear(SparseLayer):
+    """x [..., in] -> [..., out]"""
+
+    @classmethod
+    def from_dense(cls, linear: nn.Linear, mask: Tensor) -> "SparseLinear":
+        return cls(SparseTensor.from_dense(linear.weight.detach(), mask), linear.bias)
+
+    def to_dense(self) -> nn.Linear:
+        out, into = self.pattern.shape
+        return self._filled(nn.Linear(into, out, bias=self.bias is not None))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight, self.conv, self.bias, self.watch)
