@@ -175,6 +175,16 @@ NB_MODULE(_native, m) {
     nb::gil_scoped_release release;
     ops().conv_gradient(shape, what, where, at<const float>(x), at<const float>(dy), at<float>(gradients), threads);
   });
+  const auto dense = [](const Numbers& v) { return ConvDense{v.at(0), v.at(1), v.at(2), at<const uint32_t>(v.at(3))}; };
+  m.def("conv_dense_apply", [=](const Numbers& p, const Numbers& w, const Numbers& o, Address x, Address values,
+                                Address bias, Address y, int threads) {
+    const auto shape = planes(p);
+    const auto what = dense(w);
+    const auto where = output(o);
+    nb::gil_scoped_release release;
+    ops().conv_dense_apply(shape, what, where, at<const float>(x), at<const float>(values), at<const float>(bias),
+                           at<float>(y), threads);
+  });
   m.def("conv_count", [=](const Numbers& p, int64_t channels, int64_t block, Address starts, Address order) {
     const auto what = pattern(p);
     nb::gil_scoped_release release;

@@ -23,6 +23,12 @@ struct ConvWeights {
   const uint32_t* offsets;  // bytes from an output position to the input that the weight meets, for the first channel's
 };
 
+// A pass in which every row has every tap of every channel. Weights: [rows in threes][taps][3].
+struct ConvDense {
+  int64_t rows, taps, block;  // taps of all channels, and of a block of channels
+  const uint32_t* offsets;    // of each tap
+};
+
 // Outputs of one pass: all rows, at positions (row, column) of a grid that may be every other position of the tensor.
 struct ConvOutput {
   int64_t height, width, batch;               // of the grid

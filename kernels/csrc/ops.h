@@ -53,6 +53,8 @@ struct Ops {
                      float* y, int threads);
   void (*conv_gradient)(ConvPlanes, ConvWeights, ConvOutput, const float* x, const float* dy, float* gradients,
                         int threads);
+  void (*conv_dense_apply)(ConvPlanes, ConvDense, ConvOutput, const float* x, const float* weights, const float* bias,
+                           float* y, int threads);
   int64_t (*conv_count)(ConvPattern, int64_t channels, int64_t block, int32_t* starts, int32_t* order);
   void (*conv_fill)(ConvPattern, int64_t channels, int64_t block, int64_t channel_bytes, const int32_t* starts,
                     const int32_t* order, uint32_t* offsets, int32_t* index);
@@ -64,6 +66,7 @@ struct Ops {
 
 // Each source defines its functions in this namespace under the names above; the types keep one home.
 namespace SPARSE_ISA {
+using sparsefl::ConvDense;
 using sparsefl::ConvOutput;
 using sparsefl::ConvPattern;
 using sparsefl::ConvPlanes;

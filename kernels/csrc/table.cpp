@@ -25,6 +25,7 @@ const sparsefl::Ops ops = {
     conv_planes,
     conv_apply,
     conv_gradient,
+    conv_dense_apply,
     conv_count,
     conv_fill,
     conv_gather,

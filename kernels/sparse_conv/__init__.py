@@ -18,6 +18,7 @@ from kernels import checks, registry
 from kernels.layout import Bitmap
 
 _call = registry.bind(__name__)
+DENSE_FROM = 0.85  # stored share from which the dense kernel is the faster one
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,9 +32,13 @@ class Conv:
     stride: int = 1
     padding: tuple[int, int] = (0, 0)
     dilation: tuple[int, int] = (1, 1)
+    dense: bool | None = None  # run the dense kernel (not for dv); None: where enough is stored
     plans: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        if self.dense is None:
+            stored = self.bitmap.nnz / max(1, self.bitmap.segments.numel)
+            object.__setattr__(self, "dense", stored >= DENSE_FROM)
         if len(self.bitmap.segments) != 1 or self.bitmap.segments.numel != self.shape.numel():
             raise ValueError(
                 f"expected the bitmap of a weight {tuple(self.shape)}, got {self.bitmap.segments.sizes}"

@@ -6,7 +6,7 @@ from torch import Tensor
 from kernels.native import extension, num_threads, pointer
 from kernels.registry import register
 from kernels.sparse_conv import Conv, plan
-from kernels.sparse_conv.plan import Direction, Planes, Sweep
+from kernels.sparse_conv.plan import DenseSweep, Direction, Planes, Sweep
 
 
 @register("conv_forward", "cpu")
@@ -21,7 +21,7 @@ def conv_input_gradient(conv: Conv, values: Tensor, dy: Tensor, dx: Tensor) -> N
 
 @register("conv_weight_gradient", "cpu")
 def conv_weight_gradient(conv: Conv, x: Tensor, dy: Tensor, dv: Tensor) -> None:
-    way = plan.forward(conv, *x.shape[1:])
+    way = plan.weight_gradient(conv, *x.shape[1:])
     (only,) = way.passes
     sweep = only.sweep
     planes = _planes(way.planes, x)
@@ -36,9 +36,10 @@ def _apply(way: Direction, values: Tensor, x: Tensor, bias: Tensor | None, y: Te
     planes = _planes(way.planes, x)
     start = 0 if bias is None else pointer(bias)
     for step in way.passes:
+        run = extension().conv_dense_apply if isinstance(step.sweep, DenseSweep) else extension().conv_apply
         weights = _ordered(step.sweep, values)
         at = pointer(planes), pointer(weights), start, pointer(y) + 4 * step.offset
-        extension().conv_apply(way.planes.numbers, step.sweep.numbers, step.output, *at, num_threads())
+        run(way.planes.numbers, step.sweep.numbers, step.output, *at, num_threads())
 
 
 def _planes(planes: Planes, x: Tensor) -> Tensor:
@@ -47,7 +48,7 @@ def _planes(planes: Planes, x: Tensor) -> Tensor:
     return out
 
 
-def _ordered(sweep: Sweep, values: Tensor) -> Tensor:
+def _ordered(sweep: Sweep | DenseSweep, values: Tensor) -> Tensor:
     """The values in the order of the sweep, zeros where a four is filled up."""
     out = torch.empty(sweep.index.numel())
     index = pointer(sweep.index, torch.int32), sweep.index.numel()

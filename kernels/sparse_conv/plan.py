@@ -85,10 +85,25 @@ class Sweep:
 
 
 @dataclass(frozen=True)
+class DenseSweep:
+    """A pass over the whole weight, zeros where nothing is stored. csrc/conv.h: ConvDense."""
+
+    rows: int
+    taps: int
+    block: int
+    offsets: Tensor
+    index: Tensor  # [rows in threes, taps, 3]: the packed position of each weight; -1 where none is stored
+
+    @property
+    def numbers(self) -> list[int]:
+        return [self.rows, self.taps, self.block, pointer(self.offsets, torch.int32)]
+
+
+@dataclass(frozen=True)
 class Pass:
     """A sweep and where its results go: forward is one, an input gradient has one a phase of its stride."""
 
-    sweep: Sweep
+    sweep: Sweep | DenseSweep
     output: list[int]  # csrc/conv.h: ConvOutput
     offset: int  # floats
 
@@ -102,21 +117,26 @@ class Direction:
 
 
 def forward(conv: Conv, height: int, width: int, batch: int) -> Direction:
-    return _kept(conv, ("forward", height, width, batch), _forward)
+    return _kept(conv, ("forward", height, width, batch, conv.dense), _forward)
 
 
 def input_gradient(conv: Conv, height: int, width: int, batch: int) -> Direction:
-    return _kept(conv, ("input_gradient", height, width, batch), _input_gradient)
+    return _kept(conv, ("input_gradient", height, width, batch, conv.dense), _input_gradient)
+
+
+def weight_gradient(conv: Conv, height: int, width: int, batch: int) -> Direction:
+    """The forward pass with sparse weights, also where the dense kernel runs forward: nothing else is faster."""
+    return _kept(conv, ("forward", height, width, batch, False), _forward)
 
 
 def _kept(conv: Conv, key: tuple, make: Callable[..., Direction]) -> Direction:
     key = (*key, extension().isa())
     if key not in conv.plans:
-        conv.plans[key] = make(conv, *key[1:4])
+        conv.plans[key] = make(conv, *key[1:5])
     return conv.plans[key]
 
 
-def _forward(conv: Conv, height: int, width: int, batch: int) -> Direction:
+def _forward(conv: Conv, height: int, width: int, batch: int, dense: bool) -> Direction:
     out_height, out_width = conv.output_size(height, width)
     s = conv.stride
     axes = [
@@ -125,10 +145,10 @@ def _forward(conv: Conv, height: int, width: int, batch: int) -> Direction:
     ]
     planes = _planes(conv, conv.in_channels, (height, width, batch), s, [axes], (out_height, out_width))
     output = [out_height, out_width, batch, out_height * out_width * batch, out_width * batch, batch]
-    return Direction(planes, [Pass(_sweep(conv, planes, "forward", axes, 0), output, 0)])
+    return Direction(planes, [Pass(_sweep(conv, planes, "forward", axes, 0, dense), output, 0)])
 
 
-def _input_gradient(conv: Conv, height: int, width: int, batch: int) -> Direction:
+def _input_gradient(conv: Conv, height: int, width: int, batch: int, dense: bool) -> Direction:
     """Input position s i + a gets tap k from output position i + (a + p - k d) / s, where that is whole."""
     s = conv.stride
     phases = [
@@ -146,7 +166,7 @@ def _input_gradient(conv: Conv, height: int, width: int, batch: int) -> Directio
     for phase, ((a, b), pair) in enumerate(zip(pairs, axes, strict=True)):
         output = [ceil((height - a) / s), ceil((width - b) / s), batch]
         output += [height * width * batch, s * width * batch, s * batch]
-        sweep = _sweep(conv, planes, "input_gradient", pair, phase)
+        sweep = _sweep(conv, planes, "input_gradient", pair, phase, dense)
         passes.append(Pass(sweep, output, (a * width + b) * batch))
     return Direction(planes, passes)
 
@@ -208,10 +228,14 @@ def _spread(lines: int, row: int, rows: int, segment: int) -> int:
     return places[int(np.argmin(crowding))]
 
 
-def _sweep(conv: Conv, planes: Planes, direction: str, axes: list[Axis], phase: int) -> Sweep:
+def _sweep(
+    conv: Conv, planes: Planes, direction: str, axes: list[Axis], phase: int, dense: bool
+) -> Sweep | DenseSweep:
     """The weights of a pass, in blocks of channels; made once for all batch sizes that share the lanes."""
-    key = (direction, phase, replace(planes, batch=0, chunks=0), extension().isa())
-    if key not in conv.plans:
+    key = (direction, phase, replace(planes, batch=0, chunks=0), extension().isa(), dense)
+    if key not in conv.plans and dense:
+        conv.plans[key] = _dense_sweep(conv, planes, direction, axes)
+    elif key not in conv.plans:
         transposed = direction != "forward"
         rows = conv.in_channels if transposed else conv.out_channels
         lists = (
@@ -231,6 +255,23 @@ def _sweep(conv: Conv, planes: Planes, direction: str, axes: list[Axis], phase: 
         extension().conv_fill(pattern, planes.channels, block, 4 * planes.channel_size, *into)
         conv.plans[key] = Sweep(rows, blocks, starts, order, offsets, index)
     return conv.plans[key]
+
+
+def _dense_sweep(conv: Conv, planes: Planes, direction: str, axes: list[Axis]) -> DenseSweep:
+    """Every tap of every channel for every row, rows in threes."""
+    at = _tap_bytes(conv, planes, axes)
+    used = np.flatnonzero(at >= 0)
+    channels = np.arange(planes.channels, dtype=np.int64) * 4 * planes.channel_size
+    offsets = (channels[:, None] + at.reshape(-1)[used]).reshape(-1).astype(np.uint32).view(np.int32)
+    mask = bitmap.to_mask(conv.bitmap).numpy()
+    stored = np.where(mask, np.cumsum(mask) - 1, -1).reshape(conv.out_channels, conv.in_channels, conv.taps)
+    weights = stored[:, :, used] if direction == "forward" else stored[:, :, used].transpose(1, 0, 2)
+    rows, taps = weights.shape[0], weights.shape[1] * weights.shape[2]
+    index = np.full((ceil(rows / 3) * 3, taps), -1, dtype=np.int32)
+    index[:rows] = weights.reshape(rows, taps)
+    index = np.ascontiguousarray(index.reshape(-(-rows // 3), 3, taps).transpose(0, 2, 1))
+    block = _block(conv, planes, at) * max(1, len(used))
+    return DenseSweep(rows, taps, block, torch.from_numpy(offsets), torch.from_numpy(index))
 
 
 def _tap_bytes(conv: Conv, planes: Planes, axes: list[Axis]) -> np.ndarray:

@@ -63,6 +63,13 @@ def test_strides_paddings_and_dilations(stride, padding, dilation):
     compare(make(5, 6, (3, 2), 0.5, stride=stride, padding=padding, dilation=dilation), 9, 10, 18)
 
 
+@pytest.mark.parametrize("density", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("channels", [(1, 1), (7, 5), (20, 33)])
+def test_the_dense_kernel_serves_any_density(density, stride, channels):
+    compare(make(*channels, (3, 3), density, stride=stride, padding=(1, 1), dense=True), 7, 6, 18)
+
+
 def test_a_linear_layer_is_a_1x1_convolution():
     compare(make(30, 300, (1, 1), 0.2), 1, 1, 128)
 
