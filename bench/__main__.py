@@ -5,11 +5,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-from bench import cases, ops, report
+from bench import cases, layers, models, ops, report
 from bench.meta import meta
 
 
@@ -17,9 +19,22 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="sparsefl bench", description=__doc__)
     commands = parser.add_subparsers(dest="what", required=True)
     _ops_arguments(commands.add_parser("ops", help="the bandwidth-bound kernels against PyTorch and scipy"))
+    _layers_arguments(
+        commands.add_parser("layers", help="convolutions and linear layers against dense PyTorch")
+    )
+    _models_arguments(commands.add_parser("models", help="whole training steps against dense PyTorch"))
     _table_arguments(commands.add_parser("table", help="a result file as a Markdown table"))
     args = parser.parse_args(argv)
-    return {"ops": _ops, "table": _table}[args.what](args)
+    return {"ops": _ops, "layers": _layers, "models": _models, "table": _table}[args.what](args)
+
+
+def _common_arguments(parser: argparse.ArgumentParser, repeats: int) -> None:
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here")
+    parser.add_argument(
+        "--quick", action="store_true", help="few repeats and cases: a look, not a measurement"
+    )
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=repeats)
 
 
 def _ops_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,22 +52,69 @@ def _ops_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _ops(args: argparse.Namespace) -> int:
-    console = Console()
     if args.aot:
-        return _aot(args.json, console)
+        return _aot(args.json, Console())
     densities = tuple(args.density[:1] if args.quick else args.density)
     repeats = 2 if args.quick else args.repeats
-    rows = []
-    with console.status("measuring ..."):
-        for row in ops.run(densities, threads=args.threads, repeats=repeats, only=args.op):
-            rows.append(row)
+    rows = list(_shown(ops.run(densities, threads=args.threads, repeats=repeats, only=args.op)))
     if not rows:
-        console.print(f"no operation is called {args.op!r}")
+        print(f"no operation is called {args.op!r}", file=sys.stderr)
         return 2
     columns = {"op": "", "density": "", "name": "", "median_ms": ".3f", "spread": ".2f", "times_ours": ".2f",
                "times_ours_cold": ".2f", "bandwidth_share": ".2f"}  # fmt: skip
-    report.show_rows(rows, columns, "times_ours: how many times our median", console)
-    result = {"meta": meta(args.threads, repeats=repeats), "rows": rows, "summary": ops.summarise(rows)}
+    return _finish(args, rows, columns, ops.summarise, repeats)
+
+
+def _layers_arguments(parser: argparse.ArgumentParser) -> None:
+    _common_arguments(parser, repeats=5)
+    parser.add_argument("--family", choices=sorted({shape.family for shape in layers.SHAPES}))
+    parser.add_argument("--batch", type=int, nargs="+", default=list(layers.BATCHES))
+    parser.add_argument("--sparsity", type=float, nargs="+", default=list(layers.SPARSITIES))
+
+
+def _layers(args: argparse.Namespace) -> int:
+    batches, repeats = (args.batch[:1], 2) if args.quick else (args.batch, args.repeats)
+    sparsities = tuple(args.sparsity)
+    rows = layers.run(tuple(batches), sparsities, threads=args.threads, repeats=repeats, family=args.family)
+    columns = {"shape": "", "batch": "", "sparsity": "", "name": "", "median_ms": ".2f", "gflops": ".0f",
+               "times_ours": ".2f"}  # fmt: skip
+    return _finish(args, list(_shown(rows)), columns, layers.summarise, repeats)
+
+
+def _models_arguments(parser: argparse.ArgumentParser) -> None:
+    _common_arguments(parser, repeats=3)
+    parser.add_argument("--model", nargs="+", choices=list(models.MODELS), default=list(models.MODELS))
+    parser.add_argument("--batch", type=int, nargs="+", default=list(models.BATCHES))
+    parser.add_argument("--density", type=float, nargs="+", default=list(models.DENSITIES))
+
+
+def _models(args: argparse.Namespace) -> int:
+    batches, repeats = (args.batch[:1], 1) if args.quick else (args.batch, args.repeats)
+    cases_ = tuple(args.model), tuple(batches), tuple(args.density)
+    rows = models.run(*cases_, threads=args.threads, repeats=repeats)
+    columns = {"model": "", "batch": "", "density": "", "name": "", "median_ms": ".1f", "times_ours": ".2f"}
+    return _finish(args, list(_shown(rows)), columns, models.summarise, repeats)
+
+
+def _shown(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Rows as they come, with a line of progress on the error stream."""
+    for row in rows:
+        what = " ".join(str(value) for value in list(row.values())[:5])
+        print(f"\r{what:<76}", end="", file=sys.stderr, flush=True)
+        yield row
+    print(file=sys.stderr)
+
+
+def _finish(
+    args: argparse.Namespace,
+    rows: list[dict[str, Any]],
+    columns: dict[str, str],
+    summarise: Callable[[list[dict[str, Any]]], dict],
+    repeats: int,
+) -> int:
+    console = Console()
+    report.show_rows(rows, columns, "times_ours: how many times our time", console)
+    result = {"meta": meta(args.threads, repeats=repeats), "rows": rows, "summary": summarise(rows)}
     console.print(report.markdown(result), markup=False, soft_wrap=True)
     if args.json:
         report.save(result, args.json)

@@ -125,7 +125,7 @@ def input_gradient(conv: Conv, height: int, width: int, batch: int) -> Direction
 
 
 def weight_gradient(conv: Conv, height: int, width: int, batch: int) -> Direction:
-    """The forward pass with sparse weights, also where the dense kernel runs forward: nothing else is faster."""
+    """The forward pass with sparse weights, also where the dense kernel runs forward: it is the fastest."""
     return _kept(conv, ("forward", height, width, batch, False), _forward)
 
 

@@ -1,0 +1,173 @@
+"""`sparsefl bench layers`: one layer's forward and both gradients, sparse against dense PyTorch.
+
+vs_dense   the faster of PyTorch's contiguous and channels-last layouts, over ours; medians of the same run
+vs_csr     torch.sparse CSR over ours (linear layers)
+The summary has geometric means over the shapes of a family, and the worst shape.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import exp, log
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bench.timing import take_turns
+from kernels import bitmap, use_backend, use_threads
+from kernels import sparse_conv as sc
+
+SPARSITIES = (0.5, 0.65, 0.8, 0.9, 0.95)
+BATCHES = (32, 128)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A layer: `size` is the height and width of the input image."""
+
+    family: str
+    into: int
+    out: int
+    size: int
+    kernel: int = 3
+    stride: int = 1
+
+    @property
+    def padding(self) -> int:
+        return self.kernel // 2
+
+    @property
+    def name(self) -> str:
+        stride = f"/{self.stride}" if self.stride > 1 else ""
+        return f"{self.into}>{self.out} {self.kernel}x{self.kernel}{stride} {self.size}x{self.size}"
+
+
+SHAPES = (
+    *(Shape("conv3x3", c, c, s) for c, s in ((64, 32), (128, 16), (256, 8), (512, 4))),
+    *(Shape("conv3x3 stride 2", c, 2 * c, s, stride=2) for c, s in ((64, 32), (128, 16), (256, 8))),
+    *(Shape("conv1x1 stride 2", c, 2 * c, s, 1, 2) for c, s in ((64, 32), (128, 16), (256, 8))),
+    *(Shape("linear", i, o, 1, 1) for i, o in ((1024, 4096), (4096, 4096))),
+)
+
+
+def run(
+    batches: tuple[int, ...], sparsities: tuple[float, ...], *, threads: int, repeats: int, family: str | None
+) -> Iterator[dict[str, Any]]:
+    torch.set_num_threads(threads)
+    with use_threads(threads):
+        for batch in batches:
+            for shape in SHAPES:
+                if family in (None, shape.family):
+                    for sparsity in sparsities:
+                        yield from _rows(shape, batch, sparsity, repeats)
+
+
+def _rows(shape: Shape, batch: int, sparsity: float, repeats: int) -> Iterator[dict[str, Any]]:
+    draw = torch.Generator().manual_seed(0)
+    mask = torch.rand(shape.out, shape.into, shape.kernel, shape.kernel, generator=draw) >= sparsity
+    how = {"stride": shape.stride, "padding": (shape.padding, shape.padding)}
+    conv = sc.Conv(
+        bitmap.from_mask(mask.view(-1)), shape.out, shape.into, (shape.kernel, shape.kernel), **how
+    )
+    weight = torch.randn(mask.shape, generator=draw) * mask
+    values = weight[mask]
+    images = torch.randn(batch, shape.into, shape.size, shape.size, generator=draw)
+    gradient = torch.randn(F.conv2d(images, weight, **how).shape, generator=draw)
+    x, dy = (t.permute(1, 2, 3, 0).contiguous() for t in (images, gradient))
+    contestants = {
+        "sparsefl forward": lambda: sc.forward(conv, values, x),
+        "sparsefl input gradient": lambda: sc.input_gradient(conv, values, dy, (shape.size, shape.size)),
+        "sparsefl weight gradient": lambda: sc.weight_gradient(conv, x, dy),
+        **_dense(shape, images, weight, gradient),
+    }
+    if shape.family == "linear":
+        contestants |= _csr(weight[:, :, 0, 0], images[:, :, 0, 0], gradient[:, :, 0, 0])
+    _check(conv, values, x, dy, shape)
+    timings = take_turns(contestants, repeats=repeats, burst=1)
+    ours = sum(t.median for name, t in timings.items() if name.startswith("sparsefl"))
+    flop = 2 * conv.bitmap.nnz * gradient.shape[2] * gradient.shape[3] * batch
+    for name, timing in timings.items():
+        mine = name.startswith("sparsefl")
+        yield {
+            "family": shape.family,
+            "shape": shape.name,
+            "batch": batch,
+            "sparsity": sparsity,
+            "name": name,
+            "median_ms": timing.median * 1e3,
+            "spread": timing.spread,
+            "gflops": flop / timing.median / 1e9 if mine else None,
+            "times_ours": None if mine else timing.median / ours,
+        }
+
+
+def _dense(shape: Shape, images: Tensor, weight: Tensor, gradient: Tensor) -> dict[str, Callable[[], object]]:
+    def both(images: Tensor, weight: Tensor, gradient: Tensor) -> None:
+        s, p = [shape.stride] * 2, [shape.padding] * 2
+        F.conv2d(images, weight, stride=s, padding=p)
+        torch.ops.aten.convolution_backward(
+            gradient, images, weight, None, s, p, [1, 1], False, [0, 0], 1, [True, True, False]
+        )
+
+    if shape.family == "linear":
+        w, a, g = (
+            weight[:, :, 0, 0].contiguous(),
+            images[:, :, 0, 0].contiguous(),
+            gradient[:, :, 0, 0].contiguous(),
+        )
+        return {"torch linear": lambda: (a @ w.t(), g @ w, g.t() @ a)}
+    last = [t.to(memory_format=torch.channels_last) for t in (images, weight, gradient)]
+    return {
+        "torch": lambda: both(images, weight, gradient),
+        "torch channels_last": lambda: both(*last),
+    }
+
+
+def _csr(weight: Tensor, x: Tensor, dy: Tensor) -> dict[str, Callable[[], object]]:
+    """torch.sparse: two products, and the weight gradient by sampling a dense product."""
+    w, wt = weight.to_sparse_csr(), weight.t().contiguous().to_sparse_csr()
+    xt, dyt = x.t().contiguous(), dy.t().contiguous()
+    return {
+        "torch.sparse CSR": lambda: (
+            w @ xt,
+            wt @ dyt,
+            torch.sparse.sampled_addmm(w, dyt, x.contiguous(), beta=0.0),
+        )
+    }
+
+
+def _check(conv: sc.Conv, values: Tensor, x: Tensor, dy: Tensor, shape: Shape) -> None:
+    size = (shape.size, shape.size)
+
+    def all_three() -> tuple[Tensor, ...]:
+        return (
+            sc.forward(conv, values, x),
+            sc.input_gradient(conv, values, dy, size),
+            sc.weight_gradient(conv, x, dy),
+        )
+
+    with use_backend("reference"):
+        expected = all_three()
+    for name, ours, theirs in zip(("y", "dx", "dv"), all_three(), expected, strict=True):
+        error = ((ours - theirs).norm() / theirs.norm()).item()
+        if not error < 1e-4:
+            raise AssertionError(f"{shape.name}: {name} is off by {error:.2g}: a wrong result gets no time")
+
+
+def summarise(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+    """{family, batch: {sparsity: {"vs_dense": geometric mean, "worst": ..., "vs_csr": ...}}}"""
+    ratios: dict[tuple[str, str, str], dict[str, float]] = {}
+    for row in rows:
+        if row["times_ours"] is not None:
+            kind = "vs_csr" if "CSR" in row["name"] else "vs_dense"
+            group = (f"{row['family']}, batch {row['batch']}", str(row["sparsity"]), kind)
+            best = ratios.setdefault(group, {})
+            best[row["shape"]] = min(best.get(row["shape"], float("inf")), row["times_ours"])
+    summary: dict[str, dict[str, dict[str, float]]] = {}
+    for (family, sparsity, kind), by_shape in ratios.items():
+        cell = summary.setdefault(family, {}).setdefault(sparsity, {})
+        cell[kind] = exp(sum(map(log, by_shape.values())) / len(by_shape))
+        if kind == "vs_dense":
+            cell["worst"] = min(by_shape.values())
+    return summary

@@ -1,0 +1,158 @@
+"""`sparsefl bench models`: a training step (forward, loss, backward, update), sparse against dense PyTorch.
+
+vs_dense      the faster of PyTorch's contiguous and channels-last steps, over ours
+vs_masked     dense PyTorch that multiplies weights and gradients by masks (as the authors do), over ours
+realisation   vs_dense / (dense FLOP / sparse FLOP): 1 when every saved FLOP is a saved moment
+"""
+
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import sparse_engine as se
+from bench.timing import take_turns
+from kernels import use_threads
+
+MODELS = {"resnet18": (10, (3, 32, 32)), "vgg11": (100, (3, 32, 32)), "alexnet": (7, (3, 64, 64))}
+DENSITIES = (0.5, 0.35, 0.2, 0.1)
+BATCHES = (32, 128)
+
+
+def run(
+    names: tuple[str, ...],
+    batches: tuple[int, ...],
+    densities: tuple[float, ...],
+    *,
+    threads: int,
+    repeats: int,
+) -> Iterator[dict[str, Any]]:
+    torch.set_num_threads(threads)
+    with use_threads(threads):
+        for name in names:
+            for batch in batches:
+                for density in densities:
+                    yield from _rows(name, batch, density, repeats)
+
+
+def _rows(name: str, batch: int, density: float, repeats: int) -> Iterator[dict[str, Any]]:
+    classes, shape = MODELS[name]
+    torch.manual_seed(0)
+    sparse = se.sparsify(se.models.by_name(name, num_classes=classes), density=density, seed=0)
+    images, labels = torch.randn(batch, *shape), torch.randint(0, classes, (batch,))
+    _check(sparse, images)
+    contestants = {"sparsefl": sparse_step(sparse, images, labels)}
+    for layout in (torch.contiguous_format, torch.channels_last):
+        dense = se.to_dense(sparse).to(memory_format=layout)
+        key = "torch" if layout == torch.contiguous_format else "torch channels_last"
+        contestants[key] = dense_step(dense, images.to(memory_format=layout), labels, None)
+    contestants["masked torch"] = dense_step(se.to_dense(sparse), images, labels, se.masks(sparse))
+    timings = take_turns(contestants, repeats=repeats, burst=1)
+    ours = timings["sparsefl"].median
+    flops = se.count_flops(sparse, shape)
+    for who, timing in timings.items():
+        yield {
+            "model": name,
+            "batch": batch,
+            "density": density,
+            "name": who,
+            "median_ms": timing.median * 1e3,
+            "spread": timing.spread,
+            "times_ours": timing.median / ours,
+            "flop_ratio": flops.dense_step / flops.sparse_step,
+        }
+
+
+def sparse_step(net: nn.Module, images: Tensor, labels: Tensor) -> Callable[[], None]:
+    optimizer = se.SparseSGD(net, lr=1e-4, weight_decay=5e-4)
+    return lambda: _step(net, optimizer, images, labels)
+
+
+def dense_step(
+    net: nn.Module, images: Tensor, labels: Tensor, masks: dict[str, Tensor] | None
+) -> Callable[[], None]:
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-4, weight_decay=5e-4)
+    if masks is None:
+        return lambda: _step(net, optimizer, images, labels)
+    masked = [(net.get_parameter(name), mask.float()) for name, mask in masks.items()]
+
+    def run() -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(net(images), labels).backward()
+        for p, m in masked:
+            p.grad.mul_(m)
+        optimizer.step()
+        for p, m in masked:
+            p.data.mul_(m)
+
+    return run
+
+
+def _step(net: nn.Module, optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor) -> None:
+    optimizer.zero_grad()
+    F.cross_entropy(net(images), labels).backward()
+    optimizer.step()
+
+
+def _check(sparse: nn.Module, images: Tensor) -> None:
+    sparse.eval()
+    dense = se.to_dense(sparse).eval()
+    with torch.no_grad():
+        ours, theirs = sparse(images), dense(images)
+    sparse.train()
+    error = ((ours - theirs).norm() / theirs.norm()).item()
+    if not error < 1e-4:
+        raise AssertionError(f"outputs are off by {error:.2g}: a wrong result gets no time")
+
+
+def summarise(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+    summary: dict[str, dict[str, dict[str, float]]] = {}
+    for row in rows:
+        cell = summary.setdefault(f"{row['model']}, batch {row['batch']}", {}).setdefault(
+            str(row["density"]), {}
+        )
+        if row["name"] in ("torch", "torch channels_last"):
+            cell["vs_dense"] = min(cell.get("vs_dense", float("inf")), row["times_ours"])
+            cell["realisation"] = cell["vs_dense"] / row["flop_ratio"]
+        elif row["name"] == "masked torch":
+            cell["vs_masked"] = row["times_ours"]
+    return summary
+
+
+def peak_memory(name: str, batch: int, density: float) -> dict[str, float]:
+    """Peak resident bytes that two steps add to a process that has made the network; ours over dense."""
+    measured = {
+        who: float(
+            subprocess.run(
+                [sys.executable, "-m", "bench.models", who, name, str(batch), str(density)],
+                capture_output=True, text=True, check=True,
+            ).stdout
+        )
+        for who in ("sparse", "dense")
+    }  # fmt: skip
+    return measured | {"ratio": measured["sparse"] / measured["dense"]}
+
+
+def _measure_peak(who: str, name: str, batch: str, density: str) -> None:
+    classes, shape = MODELS[name]
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    net = se.models.by_name(name, num_classes=classes)
+    if who == "sparse":
+        net = se.sparsify(net, density=float(density))
+    images, labels = torch.randn(int(batch), *shape), torch.randint(0, classes, (int(batch),))
+    step = sparse_step(net, images, labels) if who == "sparse" else dense_step(net, images, labels, None)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with use_threads(1):
+        step()
+        step()
+    print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+
+
+if __name__ == "__main__":
+    _measure_peak(*sys.argv[1:])
