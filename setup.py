@@ -35,7 +35,17 @@ class CMakeBuild(build_ext):
         os.replace(fresh, target)
 
 
-OPERATIONS = ("bitmap", "drift", "masked_average", "masked_sgd", "pack", "pqi", "select", "sparse_conv")
+OPERATIONS = (
+    "bitmap",
+    "drift",
+    "masked_average",
+    "masked_sgd",
+    "norm",
+    "pack",
+    "pqi",
+    "select",
+    "sparse_conv",
+)
 
 setup(
     packages=[

@@ -205,4 +205,40 @@ NB_MODULE(_native, m) {
     nb::gil_scoped_release release;
     ops().conv_scatter(at<const float>(from), at<const int32_t>(index), n, at<float>(values), threads);
   });
+
+  // Layers between the convolutions. Norm: channels, groups, positions, batch.
+  const auto norm = [](const Numbers& v) { return NormShape{v.at(0), v.at(1), v.at(2), v.at(3)}; };
+  m.def("group_norm", [=](const Numbers& s, Address x, Address gamma, Address beta, double eps, bool relu, Address y,
+                          Address mean, Address rstd, int threads) {
+    const auto shape = norm(s);
+    nb::gil_scoped_release release;
+    ops().group_norm(shape, at<const float>(x), at<const float>(gamma), at<const float>(beta), eps, relu, at<float>(y),
+                     at<float>(mean), at<float>(rstd), threads);
+  });
+  m.def("group_norm_backward", [=](const Numbers& s, Address dy, Address x, Address mean, Address rstd, Address gamma,
+                                   Address beta, bool relu, Address dx, Address dgamma, Address dbeta, int threads) {
+    const auto shape = norm(s);
+    nb::gil_scoped_release release;
+    ops().group_norm_backward(shape, at<const float>(dy), at<const float>(x), at<const float>(mean),
+                              at<const float>(rstd), at<const float>(gamma), at<const float>(beta), relu, at<float>(dx),
+                              at<float>(dgamma), at<float>(dbeta), threads);
+  });
+  m.def("batch_norm", [=](const Numbers& s, Address x, Address gamma, Address beta, double eps, bool relu,
+                          bool training, Address running_mean, Address running_var, double momentum, Address y,
+                          Address mean, Address rstd, int threads) {
+    const auto shape = norm(s);
+    nb::gil_scoped_release release;
+    ops().batch_norm(shape, at<const float>(x), at<const float>(gamma), at<const float>(beta), eps, relu, training,
+                     {at<float>(running_mean), at<float>(running_var), momentum}, at<float>(y), at<float>(mean),
+                     at<float>(rstd), threads);
+  });
+  m.def("batch_norm_backward",
+        [=](const Numbers& s, Address dy, Address x, Address mean, Address rstd, Address gamma, Address beta, bool relu,
+            bool training, Address dx, Address dgamma, Address dbeta, int threads) {
+          const auto shape = norm(s);
+          nb::gil_scoped_release release;
+          ops().batch_norm_backward(shape, at<const float>(dy), at<const float>(x), at<const float>(mean),
+                                    at<const float>(rstd), at<const float>(gamma), at<const float>(beta), relu,
+                                    training, at<float>(dx), at<float>(dgamma), at<float>(dbeta), threads);
+        });
 }

@@ -28,5 +28,9 @@ SPARSE_DECLARE(conv_count)
 SPARSE_DECLARE(conv_fill)
 SPARSE_DECLARE(conv_gather)
 SPARSE_DECLARE(conv_scatter)
+SPARSE_DECLARE(group_norm)
+SPARSE_DECLARE(group_norm_backward)
+SPARSE_DECLARE(batch_norm)
+SPARSE_DECLARE(batch_norm_backward)
 }  // namespace SPARSE_ISA
 #undef SPARSE_DECLARE

@@ -25,6 +25,16 @@ struct Packed {
   int64_t nnz;
 };
 
+// A batch-last tensor [channels][size][batch]; groups: of channels, for group norm.
+struct NormShape {
+  int64_t channels, groups, size, batch;
+};
+
+struct RunningStatistics {
+  float *mean, *var;  // of every channel; null: not kept
+  double momentum;
+};
+
 struct Ops {
   const char* name;
   void (*masked_sgd)(float* w, const float* g, float* u, int64_t n, Sgd, int threads);
@@ -60,6 +70,16 @@ struct Ops {
                     const int32_t* order, uint32_t* offsets, int32_t* index);
   void (*conv_gather)(const float* values, const int32_t* index, int64_t n, float* out, int threads);
   void (*conv_scatter)(const float* from, const int32_t* index, int64_t n, float* values, int threads);
+  void (*group_norm)(NormShape, const float* x, const float* gamma, const float* beta, double eps, bool relu, float* y,
+                     float* mean, float* rstd, int threads);
+  void (*group_norm_backward)(NormShape, const float* dy, const float* x, const float* mean, const float* rstd,
+                              const float* gamma, const float* beta, bool relu, float* dx, float* dgamma, float* dbeta,
+                              int threads);
+  void (*batch_norm)(NormShape, const float* x, const float* gamma, const float* beta, double eps, bool relu,
+                     bool training, RunningStatistics, float* y, float* mean, float* rstd, int threads);
+  void (*batch_norm_backward)(NormShape, const float* dy, const float* x, const float* mean, const float* rstd,
+                              const float* gamma, const float* beta, bool relu, bool training, float* dx, float* dgamma,
+                              float* dbeta, int threads);
 };
 
 }  // namespace sparsefl
@@ -71,7 +91,9 @@ using sparsefl::ConvOutput;
 using sparsefl::ConvPattern;
 using sparsefl::ConvPlanes;
 using sparsefl::ConvWeights;
+using sparsefl::NormShape;
 using sparsefl::Packed;
+using sparsefl::RunningStatistics;
 using sparsefl::Segments;
 using sparsefl::Sgd;
 }  // namespace SPARSE_ISA

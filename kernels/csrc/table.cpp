@@ -30,6 +30,10 @@ const sparsefl::Ops ops = {
     conv_fill,
     conv_gather,
     conv_scatter,
+    group_norm,
+    group_norm_backward,
+    batch_norm,
+    batch_norm_backward,
 };
 
 }  // namespace SPARSE_ISA
