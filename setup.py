@@ -42,6 +42,7 @@ OPERATIONS = (
     "masked_sgd",
     "norm",
     "pack",
+    "pool",
     "pqi",
     "select",
     "sparse_conv",

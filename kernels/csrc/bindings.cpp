@@ -241,4 +241,34 @@ NB_MODULE(_native, m) {
                                     at<const float>(rstd), at<const float>(gamma), at<const float>(beta), relu,
                                     training, at<float>(dx), at<float>(dgamma), at<float>(dbeta), threads);
         });
+
+  // Pool: channels, batch, then each axis.
+  const auto pool = [](const Numbers& v) {
+    return PoolShape{v.at(0),
+                     v.at(1),
+                     {v.at(2), v.at(3), v.at(4), v.at(5), v.at(6)},
+                     {v.at(7), v.at(8), v.at(9), v.at(10), v.at(11)}};
+  };
+  m.def("max_pool", [=](const Numbers& s, Address x, Address y, Address index, Address wide_index, int threads) {
+    const auto shape = pool(s);
+    nb::gil_scoped_release release;
+    ops().max_pool(shape, at<const float>(x), at<float>(y), at<uint8_t>(index), at<int32_t>(wide_index), threads);
+  });
+  m.def("max_pool_backward",
+        [=](const Numbers& s, Address dy, Address index, Address wide_index, Address dx, int threads) {
+          const auto shape = pool(s);
+          nb::gil_scoped_release release;
+          ops().max_pool_backward(shape, at<const float>(dy), at<const uint8_t>(index), at<const int32_t>(wide_index),
+                                  at<float>(dx), threads);
+        });
+  m.def("average_pool", [=](const Numbers& s, Address x, Address y, int threads) {
+    const auto shape = pool(s);
+    nb::gil_scoped_release release;
+    ops().average_pool(shape, at<const float>(x), at<float>(y), threads);
+  });
+  m.def("average_pool_backward", [=](const Numbers& s, Address dy, Address dx, int threads) {
+    const auto shape = pool(s);
+    nb::gil_scoped_release release;
+    ops().average_pool_backward(shape, at<const float>(dy), at<float>(dx), threads);
+  });
 }

@@ -32,5 +32,9 @@ SPARSE_DECLARE(group_norm)
 SPARSE_DECLARE(group_norm_backward)
 SPARSE_DECLARE(batch_norm)
 SPARSE_DECLARE(batch_norm_backward)
+SPARSE_DECLARE(max_pool)
+SPARSE_DECLARE(max_pool_backward)
+SPARSE_DECLARE(average_pool)
+SPARSE_DECLARE(average_pool_backward)
 }  // namespace SPARSE_ISA
 #undef SPARSE_DECLARE

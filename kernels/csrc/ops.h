@@ -35,6 +35,16 @@ struct RunningStatistics {
   double momentum;
 };
 
+// Windows along one axis; kernel 0: adaptive, output o has inputs floor(o in / out) to ceil((o + 1) in / out).
+struct PoolAxis {
+  int64_t in, out, kernel, stride, padding;
+};
+
+struct PoolShape {
+  int64_t channels, batch;
+  PoolAxis height, width;
+};
+
 struct Ops {
   const char* name;
   void (*masked_sgd)(float* w, const float* g, float* u, int64_t n, Sgd, int threads);
@@ -80,6 +90,11 @@ struct Ops {
   void (*batch_norm_backward)(NormShape, const float* dy, const float* x, const float* mean, const float* rstd,
                               const float* gamma, const float* beta, bool relu, bool training, float* dx, float* dgamma,
                               float* dbeta, int threads);
+  void (*max_pool)(PoolShape, const float* x, float* y, uint8_t* index, int32_t* wide_index, int threads);
+  void (*max_pool_backward)(PoolShape, const float* dy, const uint8_t* index, const int32_t* wide_index, float* dx,
+                            int threads);
+  void (*average_pool)(PoolShape, const float* x, float* y, int threads);
+  void (*average_pool_backward)(PoolShape, const float* dy, float* dx, int threads);
 };
 
 }  // namespace sparsefl
@@ -93,6 +108,8 @@ using sparsefl::ConvPlanes;
 using sparsefl::ConvWeights;
 using sparsefl::NormShape;
 using sparsefl::Packed;
+using sparsefl::PoolAxis;
+using sparsefl::PoolShape;
 using sparsefl::RunningStatistics;
 using sparsefl::Segments;
 using sparsefl::Sgd;

@@ -34,6 +34,10 @@ const sparsefl::Ops ops = {
     group_norm_backward,
     batch_norm,
     batch_norm_backward,
+    max_pool,
+    max_pool_backward,
+    average_pool,
+    average_pool_backward,
 };
 
 }  // namespace SPARSE_ISA
