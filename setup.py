@@ -36,6 +36,7 @@ class CMakeBuild(build_ext):
 
 
 OPERATIONS = (
+    "add_relu",
     "bitmap",
     "drift",
     "masked_average",

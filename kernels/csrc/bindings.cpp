@@ -271,4 +271,8 @@ NB_MODULE(_native, m) {
     nb::gil_scoped_release release;
     ops().average_pool_backward(shape, at<const float>(dy), at<float>(dx), threads);
   });
+  m.def("add_relu", [](Address a, Address b, Address y, int64_t n, int threads) {
+    nb::gil_scoped_release release;
+    ops().add_relu(at<const float>(a), at<const float>(b), at<float>(y), n, threads);
+  });
 }

@@ -36,5 +36,6 @@ SPARSE_DECLARE(max_pool)
 SPARSE_DECLARE(max_pool_backward)
 SPARSE_DECLARE(average_pool)
 SPARSE_DECLARE(average_pool_backward)
+SPARSE_DECLARE(add_relu)
 }  // namespace SPARSE_ISA
 #undef SPARSE_DECLARE

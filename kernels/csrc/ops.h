@@ -95,6 +95,7 @@ struct Ops {
                             int threads);
   void (*average_pool)(PoolShape, const float* x, float* y, int threads);
   void (*average_pool_backward)(PoolShape, const float* dy, float* dx, int threads);
+  void (*add_relu)(const float* a, const float* b, float* y, int64_t n, int threads);
 };
 
 }  // namespace sparsefl

@@ -38,6 +38,7 @@ const sparsefl::Ops ops = {
     max_pool_backward,
     average_pool,
     average_pool_backward,
+    add_relu,
 };
 
 }  // namespace SPARSE_ISA
