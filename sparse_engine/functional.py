@@ -27,35 +27,36 @@ def conv2d(
     """Convolution of images [N, C, H, W] with the packed `values` of `conv`."""
     if x.dim() != 4:
         raise ValueError(f"expected images [N, C, H, W], got {tuple(x.shape)}")
-    return _Conv2d.apply(x, values, bias, conv, watch)
+    return to_images(_Conv2d.apply(to_planes(x), values, bias, conv, watch))
 
 
 def linear(
     x: Tensor, values: Tensor, conv: Conv, bias: Tensor | None = None, watch: Watcher | None = None
 ) -> Tensor:
     """x [..., in] times the sparse weight [out, in], plus bias."""
-    flat = x.reshape(-1, x.shape[-1])
-    y = _Conv2d.apply(flat[:, :, None, None], values, bias, conv, watch)
-    return y[:, :, 0, 0].view(*x.shape[:-1], conv.out_channels)
+    images = x.reshape(-1, x.shape[-1])[:, :, None, None]
+    return conv2d(images, values, conv, bias, watch)[:, :, 0, 0].view(*x.shape[:-1], conv.out_channels)
 
 
 class _Conv2d(torch.autograd.Function):
+    """On planes [C, H, W, N]: a result that is no view may be changed in place by what follows (ReLU)."""
+
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, conv: Conv, watch: Watcher | None
     ) -> Tensor:
-        planes = to_planes(x)
-        ctx.conv, ctx.watch, ctx.size = conv, watch, (x.shape[2], x.shape[3])
-        ctx.save_for_backward(planes, values)
-        return to_images(sparse_conv.forward(conv, values, planes, bias))
+        ctx.conv, ctx.watch = conv, watch
+        ctx.save_for_backward(x, values)
+        return sparse_conv.forward(conv, values, x, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, values = ctx.saved_tensors
         need_x, need_values, need_bias, *_ = ctx.needs_input_grad
-        dy = to_planes(dy)
-        dx = to_images(sparse_conv.input_gradient(ctx.conv, values, dy, ctx.size)) if need_x else None
+        dy = dy.contiguous()
+        size = (x.shape[1], x.shape[2])
+        dx = sparse_conv.input_gradient(ctx.conv, values, dy, size) if need_x else None
         dv = sparse_conv.weight_gradient(ctx.conv, x, dy) if need_values else None
         db = dy.sum((1, 2, 3)) if need_bias else None
         if ctx.watch is not None:

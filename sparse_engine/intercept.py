@@ -14,8 +14,9 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from kernels import bitmap
+from kernels.pool import Window
 from kernels.sparse_conv import Conv
-from sparse_engine import functional
+from sparse_engine import functional, unpruned
 from sparse_engine.batch_last import is_batch_last
 
 
@@ -56,9 +57,81 @@ def _conv2d(
     return functional.conv2d(x, weight.reshape(-1), _dense_convs[key], bias)
 
 
+def _group_norm(
+    x: Tensor, groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Any:
+    return unpruned.group_norm(x, groups, weight, bias, eps) if _plain(weight, bias) else NotImplemented
+
+
+def _batch_norm(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    if not _plain(running_mean, running_var, weight, bias):
+        return NotImplemented
+    return unpruned.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
+def _max_pool(
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    if _pair(dilation) != (1, 1) or ceil_mode or return_indices:
+        return NotImplemented
+    return unpruned.max_pool(x, _window(kernel_size, stride, padding))
+
+
+def _average_pool(
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Any:
+    if ceil_mode or divisor_override is not None or (_pair(padding) != (0, 0) and not count_include_pad):
+        return NotImplemented
+    return unpruned.average_pool(x, _window(kernel_size, stride, padding))
+
+
+def _adaptive_average_pool(x: Tensor, output_size: Any) -> Any:
+    size = (output_size, output_size) if isinstance(output_size, int) else tuple(output_size)
+    if None in size:
+        return NotImplemented
+    return unpruned.average_pool(x, _pair(size))
+
+
+def _window(kernel: Any, stride: Any, padding: Any) -> Window:
+    return Window(_pair(kernel), _pair(kernel if stride is None or stride == [] else stride), _pair(padding))
+
+
+def _plain(*tensors: Tensor | None) -> bool:
+    return all(t is None or (t.dtype == torch.float32 and t.is_contiguous()) for t in tensors)
+
+
 def _pair(x: Any) -> tuple[int, int]:
     return (x, x) if isinstance(x, int) else (int(x[0]), int(x[-1]))
 
 
 _dense_convs: dict[tuple, Conv] = {}
-_KERNELS: dict[Callable, Callable[..., Any]] = {F.conv2d: _conv2d, torch.conv2d: _conv2d}
+_KERNELS: dict[Callable, Callable[..., Any]] = {
+    F.conv2d: _conv2d,
+    F.group_norm: _group_norm,
+    F.batch_norm: _batch_norm,
+    getattr(F, "_max_pool2d"): _max_pool,  # what F.max_pool2d dispatches to  # noqa: B009
+    F.max_pool2d: _max_pool,
+    F.avg_pool2d: _average_pool,
+    F.adaptive_avg_pool2d: _adaptive_average_pool,
+}

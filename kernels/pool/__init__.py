@@ -62,7 +62,7 @@ class Maxima(NamedTuple):
     """y, and for backward which tap of the window it was: `Window.index_dtype`, like y."""
 
     y: Tensor
-    index: Tensor
+    tap: Tensor
 
 
 def max_pool(window: Window, x: Tensor) -> Maxima:

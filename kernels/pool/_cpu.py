@@ -10,7 +10,7 @@ from kernels.registry import register
 
 @register("max_pool", "cpu")
 def max_pool(window: Window, x: Tensor, out: Maxima) -> None:
-    index = _index(out.index)
+    index = _index(out.tap)
     extension().max_pool(_shape(window, x, out.y), pointer(x), pointer(out.y), *index, num_threads())
 
 

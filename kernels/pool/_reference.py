@@ -16,7 +16,7 @@ def max_pool(window: Window, x: Tensor, out: Maxima) -> None:
     flat = _batch_last(flat)
     top, left = _corners(window, out.y)
     tap = (flat // x.shape[2] - top) * window.kernel[1] + flat % x.shape[2] - left
-    out.index.copy_(tap)
+    out.tap.copy_(tap)
 
 
 @register("max_pool_backward", "reference")

@@ -40,7 +40,7 @@ def compare_max(window, x, threads=1):
         with use_backend(backend), use_threads(threads):
             found = pool.max_pool(window, x)
             assert torch.equal(found.y.double(), y)
-            back = pool.max_pool_backward(window, dy, found.index, tuple(x.shape[1:3]))
+            back = pool.max_pool_backward(window, dy, found.tap, tuple(x.shape[1:3]))
             torch.testing.assert_close(back.double(), dx, rtol=1e-6, atol=1e-6)
 
 

@@ -89,6 +89,50 @@ def test_images_stay_batch_last_between_layers(net, batch):
     assert seen == [True, True]
 
 
+UNPRUNED = {
+    "group norm": nn.GroupNorm(4, 8),
+    "group norm, no affine": nn.GroupNorm(2, 8, affine=False),
+    "batch norm": nn.BatchNorm2d(8),
+    "batch norm, no statistics": nn.BatchNorm2d(8, track_running_stats=False),
+    "max pool": nn.MaxPool2d(3, stride=2, padding=1),
+    "max pool, ceil": nn.MaxPool2d(2, ceil_mode=True),
+    "max pool, dilated": nn.MaxPool2d(2, dilation=2),
+    "average pool": nn.AvgPool2d(2),
+    "average pool, padded": nn.AvgPool2d(3, stride=2, padding=1),
+    "average pool, padding not counted": nn.AvgPool2d(3, stride=2, padding=1, count_include_pad=False),
+    "adaptive pool": nn.AdaptiveAvgPool2d((3, 2)),
+    "adaptive pool, one side": nn.AdaptiveAvgPool2d((None, 2)),
+    "dense convolution": nn.Conv2d(8, 5, 3, padding=1, stride=2),
+    "dropout in eval": nn.Dropout(0.5).eval(),
+    "relu in place": nn.ReLU(inplace=True),
+}
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", UNPRUNED)
+def test_unpruned_layers_do_what_torch_does(name, training, batch):
+    """Between two sparse layers, so that their input is batch-last; ours or torch's: the same result."""
+    torch.manual_seed(0)
+    middle = copy.deepcopy(UNPRUNED[name])
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), middle, nn.Flatten(), nn.LazyLinear(10))
+    net(batch[0])
+    net.train(training)
+    if name.startswith("dropout"):
+        middle.eval()
+    names = {"0.weight", "3.weight"}
+    exempt = [n for n, p in net.named_parameters() if p.dim() > 1 and n not in names]
+    sparse = se.sparsify(net, density=0.6, exempt=exempt)
+    dense = se.to_dense(sparse)
+    torch.testing.assert_close(sparse(batch[0]), dense(batch[0]), rtol=1e-4, atol=1e-5)
+    ours, theirs = gradients(sparse, *batch), gradients(dense, *batch)
+    masks = {n: m for n, m in se.masks(sparse, exempt).items() if n in names}
+    for n, expected in theirs.items():
+        expected = expected[masks[n]] if n in masks else expected
+        torch.testing.assert_close(ours[n], expected, rtol=1e-3, atol=1e-5)
+    for ours_, theirs_ in zip(sparse[1].buffers(), dense[1].buffers(), strict=True):
+        torch.testing.assert_close(ours_, theirs_)
+
+
 @pytest.mark.parametrize("density", [0.0, 1.0])
 def test_nothing_and_everything(net, batch, density):
     sparse = se.sparsify(net, density=density, distribution="uniform")
