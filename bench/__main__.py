@@ -139,10 +139,17 @@ def _aot(path: Path | None, console: Console) -> int:
 
 def _table_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path)
+    parser.add_argument(
+        "--into", type=Path, metavar="DOCUMENT", help="put it there, between the marks for it"
+    )
 
 
 def _table(args: argparse.Namespace) -> int:
-    print(report.markdown(json.loads(args.file.read_text())))
+    text = report.markdown(json.loads(args.file.read_text()))
+    if args.into:
+        report.insert(text, args.into, args.file.stem)
+    else:
+        print(text)
     return 0
 
 

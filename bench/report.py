@@ -43,5 +43,16 @@ def markdown(result: Result, title: str = "") -> str:
     return "\n".join(lines)
 
 
+def insert(text: str, path: Path, name: str) -> None:
+    """Puts a table into a document, between the marks `<!-- bench NAME -->` and `<!-- end -->`."""
+    begin, end = f"<!-- bench {name} -->", "<!-- end -->"
+    document = path.read_text()
+    before, found, after = document.partition(begin)
+    _, closed, rest = after.partition(end)
+    if not found or not closed:
+        raise ValueError(f"expected the marks {begin} and {end} in {path}")
+    path.write_text(f"{before}{begin}\n{text}\n{end}{rest}")
+
+
 def _text(value: Any, form: str) -> str:
     return "" if value is None else format(value, form) if form else str(value)

@@ -68,3 +68,12 @@ def test_tables_come_from_results():
         {"meta": meta, "summary": {"op": {"0.5": {"vs_torch": 2.0}, "0.1": {"vs_torch": 9.0}}}}
     )
     assert "| op | vs_torch 2.00 | vs_torch 9.00 |" in text and "commit x" in text
+
+
+def test_a_table_goes_between_its_marks(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("a\n<!-- bench ops -->\nold\n<!-- end -->\nb\n")
+    report.insert("new", page, "ops")
+    assert page.read_text() == "a\n<!-- bench ops -->\nnew\n<!-- end -->\nb\n"
+    with pytest.raises(ValueError, match="expected the marks"):
+        report.insert("new", page, "layers")
