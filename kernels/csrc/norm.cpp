@@ -69,17 +69,19 @@ void moments(const Matrix& m, const float* x, double* mean, double* squares) {
       store(first + k * W, c.get(x, k)), store(from + k * W, shift[k]);
       store(sum + k * W, s[k]), store(square + k * W, q[k]);
     }
+    double one[N], two[N];
     for (int i = 0; i < N; i++) {  // from the chunk's shift to the first row
-      const double d = double(from[i]) - first[i], one = sum[i];
-      mean[c.slot + i] += one + rows * d;
-      squares[c.slot + i] += square[i] + d * (2 * one + rows * d);
+      const double d = double(from[i]) - first[i], shifted = sum[i];
+      one[i] = shifted + rows * d;
+      two[i] = square[i] + d * (2 * shifted + rows * d);
     }
+    for (int i = 0; i < N; i++) mean[c.slot + i] += one[i];
+    for (int i = 0; i < N; i++) squares[c.slot + i] += two[i];
   });
   compact(mean, m.columns), compact(squares, m.columns);
-  for (int64_t i = 0; i < m.columns; i++) {
-    squares[i] -= mean[i] * mean[i] / m.rows;
-    mean[i] = x[i] + mean[i] / m.rows;
-  }
+  const double share = 1 / double(m.rows);
+  for (int64_t i = 0; i < m.columns; i++) squares[i] -= mean[i] * mean[i] * share;
+  for (int64_t i = 0; i < m.columns; i++) mean[i] = x[i] + mean[i] * share;
 }
 
 template <bool relu> void apply(const Matrix& m, Affine f, const float* x, float* y) {
@@ -158,6 +160,22 @@ double total(const float* p, int64_t n) {
   return sum(i < n ? sums + load_first(p + i, n - i) : sums);
 }
 
+// Columns n, n + samples, ... are parts of one sample: their moments in column n.
+void merge(double* means, double* squares, int64_t samples, int64_t columns, int64_t rows) {
+  for (int64_t n = 0; n < samples; n++) {
+    double all = 0, square = 0;
+    for (int64_t j = n; j < columns; j += samples) all += means[j];
+    all /= columns / samples;
+    for (int64_t j = n; j < columns; j += samples) square += squares[j] + rows * (means[j] - all) * (means[j] - all);
+    means[n] = all, squares[n] = square;
+  }
+}
+
+// What belongs to the samples, to every column; may be in place.
+inline void repeat(const float* from, int64_t samples, float* to, int64_t columns) {
+  for (int64_t i = from == to ? samples : 0; i < columns; i += samples) memcpy(to + i, from, samples * sizeof(float));
+}
+
 // How a group becomes matrices. Columns are cut into units where there are many, or few groups to share out.
 struct Groups {
   NormShape s;
@@ -222,17 +240,13 @@ void group_norm(NormShape s, const float* x, const float* gamma, const float* be
     double means[SLOTS], squares[SLOTS];
     float mu[SLOTS], inverse[SLOTS];
     moments({rows, m.stride, m.columns}, x + u.at, means, squares);
-    for (int64_t n = 0; n < u.samples; n++) {
-      double all = 0, square = 0;
-      for (int64_t j = n; j < m.columns; j += u.samples) all += means[j];
-      all /= groups.fold;
-      for (int64_t j = n; j < m.columns; j += u.samples)
-        square += squares[j] + rows * (means[j] - all) * (means[j] - all);
-      mean[u.statistics + n] = float(all);
-      rstd[u.statistics + n] = float(1 / __builtin_sqrt(square / (rows * groups.fold) + eps));
-      for (int64_t j = n; j < m.columns; j += u.samples)
-        mu[j] = mean[u.statistics + n], inverse[j] = rstd[u.statistics + n];
-    }
+    if (groups.fold > 1) merge(means, squares, u.samples, m.columns, rows);
+    float *mean_at = mean + u.statistics, *rstd_at = rstd + u.statistics;
+    const double share = 1 / double(rows * groups.fold);
+    for (int64_t n = 0; n < u.samples; n++) mean_at[n] = float(means[n]);
+    for (int64_t n = 0; n < u.samples; n++) rstd_at[n] = float(1 / __builtin_sqrt(squares[n] * share + eps));
+    repeat(mean_at, u.samples, mu, m.columns);
+    repeat(rstd_at, u.samples, inverse, m.columns);
     with_flag(relu, [&](auto flag) {
       for (int64_t c = u.channels; c-- > 0;) {
         const int64_t at = u.offset(c);
@@ -251,10 +265,8 @@ void group_norm_backward(NormShape s, const float* dy, const float* x, const flo
     const Groups::Unit u = groups.unit(i);
     const Matrix& m = u.channel;
     float mu[SLOTS], inverse[SLOTS], ones[SLOTS], products[SLOTS], a[SLOTS] = {}, b[SLOTS] = {};
-    for (int64_t j = 0; j < m.columns; j++) {
-      mu[j] = mean[u.statistics + j % u.samples];
-      inverse[j] = rstd[u.statistics + j % u.samples];
-    }
+    repeat(mean + u.statistics, u.samples, mu, m.columns);
+    repeat(rstd + u.statistics, u.samples, inverse, m.columns);
     with_flag(relu, [&](auto flag) {
       constexpr bool with_relu = decltype(flag)::value;
       for (int64_t c = 0; c < u.channels; c++) {
@@ -268,13 +280,15 @@ void group_norm_backward(NormShape s, const float* dy, const float* x, const flo
         double* part = parts + 2 * (u.index * s.channels + u.first_channel + c);
         part[0] = total(products, m.columns), part[1] = total(ones, m.columns);
       }
-      const double count = double(u.channels * s.size);
+      for (int64_t i = u.samples; i < m.columns; i += u.samples)
+        for (int64_t n = 0; n < u.samples; n++) a[n] += a[i + n], b[n] += b[i + n];
+      const double share = 1 / double(u.channels * s.size);
       for (int64_t n = 0; n < u.samples; n++) {
-        double constant = 0, slope = 0;
-        for (int64_t j = n; j < m.columns; j += u.samples) constant += a[j], slope += b[j];
-        constant *= inverse[n] / count, slope *= double(inverse[n]) * inverse[n] / count;
-        for (int64_t j = n; j < m.columns; j += u.samples) a[j] = float(constant), b[j] = float(slope);
+        a[n] = float(a[n] * share * inverse[n]);
+        b[n] = float(b[n] * share * inverse[n] * inverse[n]);
       }
+      repeat(a, u.samples, a, m.columns);
+      repeat(b, u.samples, b, m.columns);
       for (int64_t c = u.channels; c-- > 0;) {
         const int64_t at = u.offset(c);
         const Affine f(mu, inverse, gamma, beta, u.first_channel + c);
