@@ -185,6 +185,15 @@ NB_MODULE(_native, m) {
     ops().conv_dense_apply(shape, what, where, at<const float>(x), at<const float>(values), at<const float>(bias),
                            at<float>(y), threads);
   });
+  m.def("conv_dense_gradient", [=](const Numbers& p, const Numbers& w, const Numbers& o, int64_t tiles, Address x,
+                                   Address dy, Address gradients, int threads) {
+    const auto shape = planes(p);
+    const auto what = dense(w);
+    const auto where = output(o);
+    nb::gil_scoped_release release;
+    ops().conv_dense_gradient(shape, what, where, tiles, at<const float>(x), at<const float>(dy), at<float>(gradients),
+                              threads);
+  });
   m.def("conv_count", [=](const Numbers& p, int64_t channels, int64_t block, Address starts, Address order) {
     const auto what = pattern(p);
     nb::gil_scoped_release release;

@@ -145,7 +145,7 @@ void conv_gradient(ConvPlanes planes, ConvWeights w, ConvOutput out, const float
     int64_t lo = 0, hi = 0;
     while (lo < entries && w.starts[lo] < all * share / shares) lo++;
     while (hi < entries && w.starts[hi] < all * (share + 1) / shares) hi++;
-    gradient_tiles(planes, out, w.rows, x, dy, [&](const float* from, const float* tile) {
+    gradient_tiles(planes, out, w.rows, 1, x, dy, [&](const float* from, const float* tile) {
       for (int64_t k = lo; k < hi; k++) {
         const int64_t first = w.starts[k];
         const int fours = w.starts[k + 1] - first;

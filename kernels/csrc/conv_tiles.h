@@ -102,19 +102,26 @@ void apply_tiles(const ConvPlanes& planes, const ConvOutput& out, int64_t rows, 
   });
 }
 
-// Calls use(input under the tile, output gradients [rows][TILE]) for every tile, in order. Gradients outside are 0.
+// Calls use(input under the first tile, output gradients [rows][together * TILE]) for every `together` tiles of a row,
+// in order. Gradients outside the tensor are 0.
 template <typename Use>
-void gradient_tiles(const ConvPlanes& planes, const ConvOutput& out, int64_t rows, const float* x, const float* dy,
-                    Use use) {
+void gradient_tiles(const ConvPlanes& planes, const ConvOutput& out, int64_t rows, int64_t together, const float* x,
+                    const float* dy, Use use) {
   const Tiles tiles(planes, out);
-  float* tile = allocate((rows + 2) * TILE);
-  memset(tile, 0, (rows + 2) * TILE * sizeof(float));
-  for (int64_t i = 0; i < tiles.count; i++) {
-    const Tiles::Part part = tiles.part(i);
-    if (part.positions < tiles.columns || part.n < planes.lanes) memset(tile, 0, rows * TILE * sizeof(float));
-    for (int64_t o = 0; o < rows; o++)
-      for (int64_t c = 0; c < part.positions; c++)
-        copy(tile + o * TILE + c * planes.lanes, dy + o * out.plane_size + part.place + c * out.column_size, part.n);
+  const int64_t run = together * TILE, floats = (rows + 2) * run;
+  float* tile = allocate(floats);
+  memset(tile, 0, floats * sizeof(float));
+  for (int64_t i = 0; i < tiles.count; i += together) {
+    for (int64_t k = 0; k < together; k++) {
+      const Tiles::Part part = tiles.part(i + k);
+      const bool whole = part.positions == tiles.columns && part.n == planes.lanes;
+      for (int64_t o = 0; o < rows; o++) {
+        float* to = tile + o * run + k * TILE;
+        const float* from = dy + o * out.plane_size + part.place;
+        if (!whole) memset(to, 0, TILE * sizeof(float));
+        for (int64_t c = 0; c < part.positions; c++) copy(to + c * planes.lanes, from + c * out.column_size, part.n);
+      }
+    }
     use(tiles.input(x, i), tile);
   }
   free(tile);

@@ -75,6 +75,8 @@ struct Ops {
                         int threads);
   void (*conv_dense_apply)(ConvPlanes, ConvDense, ConvOutput, const float* x, const float* weights, const float* bias,
                            float* y, int threads);
+  void (*conv_dense_gradient)(ConvPlanes, ConvDense, ConvOutput, int64_t tiles, const float* x, const float* dy,
+                              float* gradients, int threads);
   int64_t (*conv_count)(ConvPattern, int64_t channels, int64_t block, int32_t* starts, int32_t* order);
   void (*conv_fill)(ConvPattern, int64_t channels, int64_t block, int64_t channel_bytes, const int32_t* starts,
                     const int32_t* order, uint32_t* offsets, int32_t* index);

@@ -26,6 +26,7 @@ const sparsefl::Ops ops = {
     conv_apply,
     conv_gradient,
     conv_dense_apply,
+    conv_dense_gradient,
     conv_count,
     conv_fill,
     conv_gather,

@@ -25,9 +25,14 @@ def conv_weight_gradient(conv: Conv, x: Tensor, dy: Tensor, dv: Tensor) -> None:
     (only,) = way.passes
     sweep = only.sweep
     planes = _planes(way.planes, x)
+    at = pointer(planes), pointer(dy)
+    if isinstance(sweep, DenseSweep):
+        shape = way.planes.numbers, sweep.gradient_numbers, only.output
+        extension().conv_dense_gradient(*shape, sweep.tiles, *at, pointer(dv), num_threads())
+        return
     gradients = torch.empty(sweep.index.numel())
     shape = way.planes.numbers, sweep.numbers, only.output
-    extension().conv_gradient(*shape, pointer(planes), pointer(dy), pointer(gradients), num_threads())
+    extension().conv_gradient(*shape, *at, pointer(gradients), num_threads())
     index = pointer(sweep.index, torch.int32), sweep.index.numel()
     extension().conv_scatter(pointer(gradients), *index, pointer(dv), num_threads())
 

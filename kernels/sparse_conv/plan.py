@@ -93,10 +93,16 @@ class DenseSweep:
     block: int
     offsets: Tensor
     index: Tensor  # [rows in threes, taps, 3]: the packed position of each weight; -1 where none is stored
+    tiles: int  # of a row that the weight gradient takes together
+    gradient_block: int
 
     @property
     def numbers(self) -> list[int]:
         return [self.rows, self.taps, self.block, pointer(self.offsets, torch.int32)]
+
+    @property
+    def gradient_numbers(self) -> list[int]:
+        return [self.rows, self.taps, self.gradient_block, pointer(self.offsets, torch.int32)]
 
 
 @dataclass(frozen=True)
@@ -125,8 +131,9 @@ def input_gradient(conv: Conv, height: int, width: int, batch: int) -> Direction
 
 
 def weight_gradient(conv: Conv, height: int, width: int, batch: int) -> Direction:
-    """The forward pass with sparse weights, also where the dense kernel runs forward: it is the fastest."""
-    return _kept(conv, ("forward", height, width, batch, False), _forward)
+    """The forward pass again; the dense kernel only where every entry is stored, for it computes them all."""
+    dense = bool(conv.dense) and conv.bitmap.nnz == conv.bitmap.segments.numel
+    return _kept(conv, ("forward", height, width, batch, dense), _forward)
 
 
 def _kept(conv: Conv, key: tuple, make: Callable[..., Direction]) -> Direction:
@@ -270,8 +277,14 @@ def _dense_sweep(conv: Conv, planes: Planes, direction: str, axes: list[Axis]) -
     index = np.full((ceil(rows / 3) * 3, taps), -1, dtype=np.int32)
     index[:rows] = weights.reshape(rows, taps)
     index = np.ascontiguousarray(index.reshape(-(-rows // 3), 3, taps).transpose(0, 2, 1))
-    block = _block(conv, planes, at) * max(1, len(used))
-    return DenseSweep(rows, taps, block, torch.from_numpy(offsets), torch.from_numpy(index))
+    channels_of_block = _block(conv, planes, at)
+    width = conv.output_size(planes.height, planes.width)[1] if direction == "forward" else 1
+    across = ceil(width * planes.lanes / extension().conv_tile())
+    tiles = next(n for n in (4, 2, 1) if across % n == 0)
+    each = max(1, len(used))
+    fewer = max(1, channels_of_block // tiles)
+    lists = torch.from_numpy(offsets), torch.from_numpy(index)
+    return DenseSweep(rows, taps, channels_of_block * each, *lists, tiles, fewer * each)
 
 
 def _tap_bytes(conv: Conv, planes: Planes, axes: list[Axis]) -> np.ndarray:
