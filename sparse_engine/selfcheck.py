@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from kernels import bitmap as bitmaps
-from kernels import native, use_backend
+from kernels import native, norm, pool, use_backend
 from kernels import sparse_conv as convolution
+from kernels.add_relu import add_relu
 from kernels.drift import drift
 from kernels.layout import Bitmap, Packed
 from kernels.masked_average import masked_average
@@ -94,6 +95,34 @@ def _conv_work() -> list[Tensor]:
     ]
 
 
+def _images(channels: int, seed: int) -> Tensor:
+    return _floats(channels * 5 * 6 * 9, seed).view(channels, 5, 6, 9)
+
+
+def _add_relu_work() -> list[Tensor]:
+    return [add_relu(_images(7, 1), _images(7, 2))]
+
+
+def _norm_work() -> list[Tensor]:
+    x, dy, gamma, beta = _images(8, 1), _images(8, 2), _floats(8, 3), _floats(8, 4)
+    by_group = norm.group_norm(x, 4, gamma, beta, relu=True)
+    by_batch = norm.batch_norm(x, gamma, beta)
+    back = norm.group_norm_backward(dy, x, *by_group[1:], gamma, beta, relu=True)
+    back_too = norm.batch_norm_backward(dy, x, *by_batch[1:], gamma, beta)
+    return [t for t in (*by_group, *by_batch, *back, *back_too) if t is not None]
+
+
+def _pool_work() -> list[Tensor]:
+    window, x = pool.Window.of(3, 2, 1), _images(7, 1)
+    largest = pool.max_pool(window, x)
+    return [
+        *largest,
+        pool.max_pool_backward(window, largest.y, largest.tap, (5, 6)),
+        pool.average_pool(window, x),
+        pool.adaptive_average_pool(x, (2, 3)),
+    ]
+
+
 def _drift_work() -> list[Tensor]:
     return [drift(_model(1), _model(2))]
 
@@ -132,11 +161,14 @@ def _select_work() -> list[Tensor]:
 
 
 OPERATIONS: dict[str, Callable[[], list[Tensor]]] = {
+    "add_relu": _add_relu_work,
     "bitmap": _bitmap_work,
     "drift": _drift_work,
     "masked_average": _average_work,
     "masked_sgd": _sgd_work,
+    "norm": _norm_work,
     "pack": _pack_work,
+    "pool": _pool_work,
     "pqi": _pqi_work,
     "select": _select_work,
     "sparse_conv": _conv_work,
