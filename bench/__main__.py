@@ -53,7 +53,7 @@ def _ops_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _ops(args: argparse.Namespace) -> int:
     if args.aot:
-        return _aot(args.json, Console())
+        return _aot(args.json, report.console())
     densities = tuple(args.density[:1] if args.quick else args.density)
     repeats = 2 if args.quick else args.repeats
     rows = list(_shown(ops.run(densities, threads=args.threads, repeats=repeats, only=args.op)))
@@ -112,7 +112,7 @@ def _finish(
     summarise: Callable[[list[dict[str, Any]]], dict],
     repeats: int,
 ) -> int:
-    console = Console()
+    console = report.console()
     report.show_rows(rows, columns, "times_ours: how many times our time", console)
     result = {"meta": meta(args.threads, repeats=repeats), "rows": rows, "summary": summarise(rows)}
     console.print(report.markdown(result), markup=False, soft_wrap=True)

@@ -1,6 +1,7 @@
 """Result files and the tables made from them: nobody types a number by hand."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,11 @@ Result = dict[str, Any]
 def save(result: Result, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def console() -> Console:
+    """As wide as the terminal; wide enough for our tables where there is none."""
+    return Console() if sys.stdout.isatty() else Console(width=180)
 
 
 def show_rows(rows: list[Result], columns: dict[str, str], title: str, console: Console) -> None:
