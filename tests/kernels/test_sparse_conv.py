@@ -37,7 +37,7 @@ def compare(conv, height, width, batch, threads=1):
     for variant in NATIVE:
         with use_backend(variant), use_threads(threads):
             for name, found in run(conv, *given).items():
-                assert_close(found, expected[name], terms=terms), name
+                assert_close(found, expected[name], terms=terms)
 
 
 def make(out, into, kernel, density, **how):
