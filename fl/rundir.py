@@ -1,0 +1,214 @@
+"""The directory of a run: every file in it, and writing them so that `kill -9` at any moment loses nothing.
+
+    config.toml       the complete configuration; `sparsefl run DIR/config.toml` repeats the run
+    partition.json    {"classes": names, "train": counts [client][class], "test": counts [client][class]}
+    metrics.jsonl     one object a round, see below
+    clients.jsonl     one object a client and round, see below
+    checkpoint/       round-00012/ and the one before it (fl/checkpoint.py)
+    summary.json      written when the last round is done, see below
+    report.html       written by fl/report.py
+    baseline/         a run directory of its own: the same run on dense kernels (`--baseline dense`)
+    .lock             held while a process writes here
+
+`bytes_*` count messages in their at-rest form (bitmap, packed float32, the rest); `*_paper` count 4 byte a
+stored value and no mask, as the paper does; `*_dense` are the same messages with every weight in them, 4 byte
+each. `sim_*` are modelled (fl/devices.py). What TIMING names is measured; all other keys are exact and the
+same for any number of workers. Shares are from 0 to 1. null: there was none.
+
+metrics.jsonl
+    round                   from 0
+    accuracy_mean           test accuracy after local training (before pruning), mean over clients
+    accuracy_min, accuracy_max, accuracy_std        over clients
+    accuracy_before         after aggregation, before training; mean over clients
+    loss                    training cross-entropy, mean over a client's samples, then over clients
+    density_mean            stored share of the prunable weights at the end of the round: what is sent next
+    density_min, density_max                        over clients
+    layer_density           {weight's name: mean density}
+    flop_round, flop_dense  training of all clients with growth; the same with dense models, without growth
+    bytes_up_mean           sent, mean over clients;  also bytes_up_mean_paper, bytes_up_mean_dense
+    bytes_busiest           most that one client received;  also bytes_busiest_paper, bytes_busiest_dense
+    bytes_total             sent by all;  also bytes_total_paper, bytes_total_dense
+    sim_time_s, sim_energy_j    modelled: duration of the round by its schedule, energy of all clients
+    depth                   waves of the schedule less one: the longest chain of clients waiting for others
+    parallelism             share of clients that start at once
+    max_wait                N of this round
+    votes                   share of clients that vote to prune; null where no votes were taken
+    drift_mean              Delta_t, mean over clients
+    drift_ratio_mean        |Delta_t - Delta_{t-1}| / Delta_first, mean over clients; null in the first round
+    t_star                  first pruning time, null before it is known
+    pruned                  number of clients that pruned
+    lr                      learning rate
+    wall_s, train_s         measured: the round; local training, summed over clients (TIMING)
+    and what an algorithm adds
+
+clients.jsonl
+    round, client
+    accuracy, accuracy_before, loss, samples, density, flop
+    bytes_up, bytes_down    sent and received
+    wave                    0: starts at once
+    waited_for              ids of the clients whose model of this round was used
+    sim_start_s, sim_finish_s   modelled, from the start of the round
+    drift, drift_ratio, vote, pruned
+    train_s                 measured (TIMING)
+
+summary.json
+    name, algorithm, seed, num_clients, num_rounds, kernels
+    accuracy_best, round_best, accuracy_last, accuracy_before_last, density_last, t_star, prune_rounds
+    bytes_total, bytes_total_paper, bytes_total_dense, flop_total, flop_total_dense
+    bytes_busiest, bytes_busiest_paper, bytes_busiest_dense     largest of all rounds
+    sim_time_s, sim_energy_j    modelled, summed over rounds
+    wall_s, train_s             measured, summed over rounds (TIMING)
+    workers, environment        what it ran on
+    baseline                    null, or {kernels, wall_s, train_s, accuracy_best, accuracy_last}
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+TIMING = ("wall_s", "train_s")  # the keys that differ from run to run
+
+CONFIG = "config.toml"
+PARTITION = "partition.json"
+METRICS = "metrics.jsonl"
+CLIENTS = "clients.jsonl"
+CHECKPOINT = "checkpoint"
+SUMMARY = "summary.json"
+BASELINE = "baseline"
+
+
+class RunDirError(RuntimeError):
+    """The run's directory cannot be used; the message says why and what to do."""
+
+
+class RunDir:
+    """Opens, locks and writes the files of one run. Use as a context manager: the lock ends with it."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self._lock: TextIO | None = None
+
+    @classmethod
+    def create(cls, path: Path | str) -> "RunDir":
+        """A new or empty directory for a new run."""
+        run = cls(path)
+        with _explained(run.path, "make the run directory"):
+            run.path.mkdir(parents=True, exist_ok=True)
+            if (run.path / CONFIG).exists():
+                raise RunDirError(
+                    f"expected a directory without a run, got {run.path}, which holds one: "
+                    f"continue it with --resume {run.path}, or name another with --out"
+                )
+            run._acquire()
+        return run
+
+    @classmethod
+    def open(cls, path: Path | str) -> "RunDir":
+        """The directory of a run that was started before."""
+        run = cls(path)
+        if not (run.path / CONFIG).is_file():
+            raise RunDirError(f"expected the directory of a run, got {run.path}, which has no {CONFIG}")
+        with _explained(run.path, "open the run directory"):
+            run._acquire()
+        return run
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def __enter__(self) -> "RunDir":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __truediv__(self, name: str) -> Path:
+        return self.path / name
+
+    def write_text(self, name: str, text: str) -> None:
+        """All of it or nothing: a temporary file, then a rename."""
+        with _explained(self.path / name, f"write {name}"):
+            write_atomic(self.path / name, text.encode())
+
+    def write_json(self, name: str, value: object) -> None:
+        self.write_text(name, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+    def append(self, name: str, records: Iterable[dict[str, Any]]) -> None:
+        """Whole lines, on disk when this returns."""
+        text = "".join(json.dumps(record, allow_nan=False) + "\n" for record in records)
+        with _explained(self.path / name, f"write {name}"), open(self.path / name, "ab") as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of the files that grow: a checkpoint remembers them."""
+        grow = (METRICS, CLIENTS)
+        return {name: (self / name).stat().st_size if (self / name).exists() else 0 for name in grow}
+
+    def truncate(self, sizes: dict[str, int]) -> None:
+        """Forget what was written after the checkpoint that remembers `sizes`."""
+        for name, size in sizes.items():
+            path = self / name
+            found = path.stat().st_size if path.exists() else 0
+            if found < size:
+                raise RunDirError(
+                    f"expected at least {size} bytes in {path}, got {found}: it was cut or replaced"
+                )
+            if found > size:
+                with _explained(path, f"write {name}"):
+                    os.truncate(path, size)
+
+    def _acquire(self) -> None:
+        file = open(self.path / ".lock", "w")  # noqa: SIM115 (held until close)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as busy:
+            file.close()
+            raise RunDirError(
+                f"expected a directory nobody writes to, got {self.path}, in use by another run"
+            ) from busy
+        self._lock = file
+
+
+def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
+    """The objects of a .jsonl file; a last line that was cut off is left out."""
+    lines = Path(path).read_bytes().split(b"\n")[:-1]
+    return [json.loads(line) for line in lines if line]
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """`path` holds the old bytes or the new ones, never a part, whenever the machine stops."""
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """A rename is on disk once its directory is."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def _explained(path: Path, what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RunDirError(f"cannot {what} ({path}): {error.strerror or error}") from error
