@@ -4,10 +4,12 @@ Knows no client and no round. `import sparse_engine as se` is meant to be enough
 (what a network or state stores); the module of first masks is reached by `from sparse_engine.masks import`.
 """
 
+from kernels import use_threads
+from kernels.layout import Bitmap
 from sparse_engine import models
 from sparse_engine.averaging import average, drift
 from sparse_engine.flops import Flops, count_flops, training_flops
-from sparse_engine.growing import rigl, rigl_fraction
+from sparse_engine.growing import Growth, rigl, rigl_fraction
 from sparse_engine.masks import erk_densities, erk_masks, uniform_masks
 from sparse_engine.modules import compress, load, masks
 from sparse_engine.nn.convert import dense_gradients, report, sparsify, to_dense
@@ -18,7 +20,9 @@ from sparse_engine.state import Layout, State
 from sparse_engine.tensor import SparseTensor
 
 __all__ = [
+    "Bitmap",
     "Flops",
+    "Growth",
     "Layout",
     "PQIConfig",
     "Pattern",
@@ -44,4 +48,5 @@ __all__ = [
     "to_dense",
     "training_flops",
     "uniform_masks",
+    "use_threads",
 ]

@@ -50,28 +50,72 @@ def rigl(
     are then uniform among those not stored, the same for the same (seed, name).
     """
     _check(state, grads, fraction, grow, seed)
-    n = torch.tensor([math.ceil(fraction * d) for d in state.bitmap.counts.tolist()], dtype=torch.int64)
-    kept = without_smallest(state, n)
-    words = kept.words.clone()
-    starts = kept.segments.starts.tolist()
-    for i, name in enumerate(state.layout.names):
-        inactive = bitmaps.complement(kept.segment(i))
+    growth = Growth(state, fraction)
+    for name, shape in zip(state.layout.names, state.layout.shapes, strict=True):
         if grads is not None:
-            score = _gradient(grads, name, state.layout.shapes[i], state.values)
-            grown = _grow(name, score, inactive, n[i : i + 1])
+            growth.add(name, _gradient(grads, name, shape, state.values))
         else:
             assert seed is not None
-            lot = choose(inactive.nnz, int(n[i]), seed, "grow", name)
-            grown = select(lot.to(state.values), inactive, n[i : i + 1], largest=True)
-        words[starts[i] : starts[i + 1]] |= grown.words
-    return state.with_pattern(kept).with_pattern(bitmaps.make(words, kept.segments))
+            growth.add_random(name, seed)
+    return state.with_pattern(growth.kept).with_pattern(growth.bitmap())
 
 
-def _grow(name: str, score: Tensor, inactive: Bitmap, n: Tensor) -> Bitmap:
-    try:
-        return select(score, inactive, n, largest=True, dense=True)
-    except ValueError as wrong:
-        raise ValueError(f"gradient of {name}: {wrong}") from wrong
+class Growth:
+    """RigL a layer at a time, in any order: for gradients that backward brings one by one.
+
+    `add` each layer once, then `bitmap()` is the next pattern. No gradient is kept.
+    """
+
+    def __init__(self, state: State, fraction: float) -> None:
+        check_fraction(fraction)
+        self.layout = state.layout
+        self.n = torch.tensor(
+            [math.ceil(fraction * d) for d in state.bitmap.counts.tolist()], dtype=torch.int64
+        )
+        self.kept = without_smallest(state, self.n)
+        self._words = self.kept.words.clone()
+        self._missing = set(self.layout.names)
+
+    def add(self, name: str, gradient: Tensor) -> None:
+        """Grow the layer `name` where |gradient|, in the weight's shape or flat, is largest."""
+        i, inactive = self._begin(name)
+        try:
+            self._end(
+                i,
+                select(gradient.detach().reshape(-1), inactive, self.n[i : i + 1], largest=True, dense=True),
+            )
+        except ValueError as wrong:
+            raise ValueError(f"gradient of {name}: {wrong}") from wrong
+
+    def add_random(self, name: str, seed: int) -> None:
+        """Grow the layer `name` anywhere; the same for the same (seed, name)."""
+        i, inactive = self._begin(name)
+        lot = choose(inactive.nnz, int(self.n[i]), seed, "grow", name).to(torch.float32)
+        self._end(i, select(lot.to(self._words.device), inactive, self.n[i : i + 1], largest=True))
+
+    def bitmap(self) -> Bitmap:
+        """The next pattern, once every layer was added."""
+        if self._missing:
+            raise ValueError(
+                f"expected every prunable weight to be added, got none of {sorted(self._missing)}"
+            )
+        return bitmaps.make(self._words, self.kept.segments)
+
+    def _begin(self, name: str) -> tuple[int, Bitmap]:
+        i = self.layout.index(name)
+        if name not in self._missing:
+            raise ValueError(f"expected every weight once, got {name} again")
+        return i, bitmaps.complement(self.kept.segment(i))
+
+    def _end(self, i: int, grown: Bitmap) -> None:
+        lo, hi = self.kept.segments.starts[i : i + 2].tolist()
+        self._words[lo:hi] |= grown.words
+        self._missing.remove(self.layout.names[i])
+
+
+def check_fraction(fraction: float) -> None:
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"expected a fraction from 0 to 1, got {fraction}")
 
 
 def _gradient(grads: Grads, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
@@ -81,12 +125,11 @@ def _gradient(grads: Grads, name: str, shape: tuple[int, ...], like: Tensor) -> 
             f"expected the gradient of {name} as {like.dtype} {shape} on {like.device}, "
             f"got {g.dtype} {tuple(g.shape)} on {g.device}"
         )
-    return g.detach().reshape(-1)
+    return g
 
 
 def _check(state: State, grads: Grads | None, fraction: float, grow: str, seed: int | None) -> None:
-    if not 0 <= fraction <= 1:
-        raise ValueError(f"expected a fraction from 0 to 1, got {fraction}")
+    check_fraction(fraction)
     if grow not in ("gradient", "random"):
         raise ValueError(f"expected grow as 'gradient' or 'random', got {grow!r}")
     if grow == "random" and (seed is None or grads is not None):

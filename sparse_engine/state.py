@@ -9,7 +9,7 @@ A Layout names the parts and is one object for all clients of a network. `sparse
 from an nn.Module and writes it back.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from kernels import bitmap as bitmaps
 from kernels import checks
 from kernels.layout import Bitmap, Packed, Segments
 from kernels.masked_average import masked_average
@@ -68,6 +69,10 @@ class Layout:
         if name not in self.names:
             raise ValueError(f"expected a prunable weight out of {list(self.names)}, got {name!r}")
         return self.names.index(name)
+
+    def bitmap(self, words: Tensor) -> Bitmap:
+        """A pattern of these weights from its words, checked; the caller gives the words away."""
+        return bitmaps.make(words, self.segments)
 
     def differences(self, other: "Layout") -> list[str]:
         """What `other` has otherwise, a line a tensor; empty when the two are equal."""
@@ -140,6 +145,23 @@ class State:
     def rest_tensors(self) -> dict[str, Tensor]:
         """Everything else by name, in its shape: views of `rest` (float32) and `integers` (int64)."""
         return _views(self.rest, self.layout.floats) | _views(self.integers, self.layout.integers)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The four tensors themselves, by name: what a checkpoint writes."""
+        return {
+            "bitmap": self.bitmap.words,
+            "values": self.values,
+            "rest": self.rest,
+            "integers": self.integers,
+        }
+
+    @classmethod
+    def from_tensors(cls, layout: Layout, tensors: Mapping[str, Tensor]) -> "State":
+        """The state that `tensors()` is of, checked; the caller gives the tensors away."""
+        wanted = ("bitmap", "values", "rest", "integers")
+        if sorted(tensors) != sorted(wanted):
+            raise ValueError(f"expected the tensors {list(wanted)}, got {list(tensors)}")
+        return cls(layout, layout.bitmap(tensors["bitmap"]), *(tensors[name] for name in wanted[1:]))
 
     def with_values(self, values: Tensor) -> "State":
         """The same pattern with other values. Everything else is shared."""

@@ -180,3 +180,28 @@ def test_refusals(random_state):
         with pytest.raises(ValueError, match=message):
             se.rigl(state, *arguments, **options)
     assert torch.equal(state.values, before.values) and torch.equal(state.bitmap.words, before.bitmap.words)
+
+
+def test_layers_may_come_in_any_order(random_state):
+    state = random_state()
+    grads = random_grads(state)
+    growth = se.Growth(state, 0.3)
+    for name in reversed(state.layout.names):  # as backward brings them
+        growth.add(name, grads[name])
+    assert torch.equal(growth.bitmap().words, se.rigl(state, grads, 0.3).bitmap.words)
+
+
+def test_every_layer_comes_once(random_state):
+    state = random_state()
+    first, *others = state.layout.names
+    grads = random_grads(state)
+    growth = se.Growth(state, 0.3)
+    growth.add(first, grads[first])
+    with pytest.raises(ValueError, match=f"got {first} again"):
+        growth.add(first, grads[first])
+    with pytest.raises(ValueError, match=f"got none of \\['{others[0]}'"):
+        growth.bitmap()
+    with pytest.raises(ValueError, match="out of"):
+        growth.add("nobody", grads[first])
+    with pytest.raises(ValueError, match=f"gradient of {others[0]}"):
+        growth.add(others[0], grads[first])

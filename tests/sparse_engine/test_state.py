@@ -147,3 +147,22 @@ def test_differences_of_layouts():
     ]
     swapped = se.Layout(("b", "a"), ((2, 2), (1, 3)), ours.rest)
     assert ours.differences(swapped) == ["expected the order ['a', 'b', 'c'], got ['b', 'a', 'c']"]
+
+
+def test_tensors_and_back(random_state):
+    state = random_state()
+    again = se.State.from_tensors(state.layout, {n: x.clone() for n, x in state.tensors().items()})
+    for name, x in state.tensors().items():
+        assert torch.equal(x, again.tensors()[name])
+    assert torch.equal(again.bitmap.offsets, state.bitmap.offsets)
+
+
+def test_tensors_are_checked(random_state):
+    tensors = random_state().tensors()
+    layout = random_state().layout
+    with pytest.raises(ValueError, match="expected the tensors"):
+        se.State.from_tensors(layout, {n: x for n, x in tensors.items() if n != "rest"})
+    with pytest.raises(ValueError, match="packed values"):
+        se.State.from_tensors(layout, tensors | {"values": tensors["values"][1:].clone()})
+    with pytest.raises(ValueError, match="words"):
+        se.State.from_tensors(layout, tensors | {"bitmap": tensors["bitmap"][1:].clone()})
