@@ -12,7 +12,7 @@ one model at a time, `transfer` each: those of the last round from time 0 on, th
 
 Who is fastest is known once all priors have their finish, so clients are planned level by level of the graph
 of priors, a whole level at once. A random graph of a million clients has about 40 levels. What is left when
-levels become narrow (a ring in order of id has as many levels as clients) is planned one by one, in order of rho.
+levels become narrow (a ring in order of id has as many levels as clients) is planned one by one, by rho.
 """
 
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """A planned round. `wait` holds A*_k, in the form of Neighbours; `wave_k` = 1 + the largest wave in A*_k."""
+    """A planned round. `wait` holds A*_k in the form of Neighbours; `wave` is one more than the largest of A*."""
 
     neighbours: Neighbours
     reuse: NDArray[np.int32]
@@ -64,7 +64,7 @@ class Schedule:
         return float(np.mean(self.wait.degrees == 0))
 
     def waves(self) -> list[list[Turn]]:
-        """A turn needs turns of earlier waves only. Turns of a wave by rho, the clients of a turn by number."""
+        """A turn needs turns of earlier waves only. Turns of a wave by rho, clients of a turn by number."""
         waves: list[list[Turn]] = [[] for _ in range(self.depth + 1)]
         for k in np.argsort(self.reuse).tolist():
             waves[self.wave[k]].append(self.turn(k))
@@ -72,8 +72,8 @@ class Schedule:
 
     def turn(self, k: int) -> Turn:
         wait_for = self.wait.of(k).tolist()
-        others = [j for j in self.neighbours.of(k).tolist() if j not in set(wait_for)]
-        return Turn(k, tuple(wait_for), tuple(others))
+        waiting = set(wait_for)
+        return Turn(k, tuple(wait_for), tuple(j for j in self.neighbours.of(k).tolist() if j not in waiting))
 
 
 def reuse_index(num_clients: int, rule: str, rng: np.random.Generator) -> NDArray[np.int32]:

@@ -214,7 +214,7 @@ def _floyd(rows: int, size: int, degree: int, rng: np.random.Generator) -> NDArr
 
 
 def _regular(num_clients: int, degree: int, rng: np.random.Generator) -> Neighbours:
-    """Pair `degree` stubs of every client at random, then switch away what is no simple graph."""
+    """Pair `degree` stubs of every client at random, switch away what is no simple graph: nearly uniform."""
     if 2 * degree >= num_clients:  # the complement is thinner, and switching works
         linked = ~np.eye(num_clients, dtype=bool)
         if degree < num_clients - 1:
@@ -222,40 +222,46 @@ def _regular(num_clients: int, degree: int, rng: np.random.Generator) -> Neighbo
             linked[thin.takers(), thin.indices] = False
         return from_links(num_clients, *np.nonzero(linked))
     stubs = np.repeat(np.arange(num_clients, dtype=np.int64), degree)
-    while True:
+    pairs = rng.permutation(stubs).reshape(-1, 2)
+    while not _simplified(pairs, num_clients, rng):
         pairs = rng.permutation(stubs).reshape(-1, 2)
-        for _ in range(_SWITCHES):
-            bad = _loops_and_doubles(pairs, num_clients)
-            if not bad.size:
-                return from_links(num_clients, pairs.reshape(-1), pairs[:, ::-1].reshape(-1))
-            _switch(pairs, bad, num_clients, rng)
+    return from_links(num_clients, pairs.reshape(-1), pairs[:, ::-1].reshape(-1))
 
 
 def _codes(pairs: NDArray[np.int64], num_clients: int) -> NDArray[np.int64]:
     return pairs.min(axis=1) * num_clients + pairs.max(axis=1)
 
 
-def _loops_and_doubles(pairs: NDArray[np.int64], num_clients: int) -> NDArray[np.int64]:
+def _simplified(pairs: NDArray[np.int64], num_clients: int, rng: np.random.Generator) -> bool:
+    """Switches loops and doubles away, in place; False where that does not end.
+
+    A bad pair (a, b) and a random one (c, d) become (a, c) and (b, d) where both of these are new.
+    """
     code = _codes(pairs, num_clients)
     order = np.argsort(code, kind="stable")
-    again = order[1:][code[order[1:]] == code[order[:-1]]]
-    return np.union1d(again, np.flatnonzero(pairs[:, 0] == pairs[:, 1]))
+    known, added = code[order], np.empty(0, np.int64)  # a pair that was switched away counts as known
+    bad = np.union1d(order[1:][known[1:] == known[:-1]], np.flatnonzero(pairs[:, 0] == pairs[:, 1]))
+    for _ in range(_SWITCHES):
+        if not bad.size:
+            return True
+        mates = rng.choice(len(pairs), size=min(2 * bad.size, len(pairs)), replace=False)
+        mates = mates[~np.isin(mates, bad)][: bad.size]
+        one = bad[: mates.size]
+        (a, b), (c, d) = pairs[one].T, pairs[mates].T
+        first, second = np.stack([a, c], 1), np.stack([b, d], 1)
+        both = np.concatenate([_codes(first, num_clients), _codes(second, num_clients)])
+        _, place, times = np.unique(both, return_inverse=True, return_counts=True)
+        new = (times[place] == 1) & ~_in_sorted(both, known) & ~np.isin(both, added)
+        good = new[: len(a)] & new[len(a) :] & (a != c) & (b != d)
+        pairs[one[good]], pairs[mates[good]] = first[good], second[good]
+        added = np.concatenate([added, both[np.concatenate([good, good])]])
+        bad = rng.permutation(np.setdiff1d(bad, one[good]))
+    return False
 
 
-def _switch(
-    pairs: NDArray[np.int64], bad: NDArray[np.int64], num_clients: int, rng: np.random.Generator
-) -> None:
-    """A bad pair (a, b) and a random one (c, d) become (a, c) and (b, d) where both of these are new."""
-    mates = rng.choice(len(pairs), size=min(2 * bad.size, len(pairs)), replace=False)
-    mates = mates[~np.isin(mates, bad)][: bad.size]
-    bad = rng.permutation(bad)[: mates.size]
-    (a, b), (c, d) = pairs[bad].T, pairs[mates].T
-    first, second = np.stack([a, c], 1), np.stack([b, d], 1)
-    both = np.concatenate([_codes(first, num_clients), _codes(second, num_clients)])
-    _, place, times = np.unique(both, return_inverse=True, return_counts=True)
-    new = (times[place] == 1) & ~np.isin(both, _codes(pairs, num_clients))
-    good = new[: len(a)] & new[len(a) :] & (a != c) & (b != d)
-    pairs[bad[good]], pairs[mates[good]] = first[good], second[good]
+def _in_sorted(wanted: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
+    place = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    return known[place] == wanted
 
 
 def _both_ways(num_clients: int, a: NDArray[np.int64], b: NDArray[np.int64]) -> Neighbours:
