@@ -255,7 +255,7 @@ def test_bad_requests_are_refused(net, how, message):
 
 def test_training_on_real_images_follows_masked_dense_training():
     """200 steps on handwritten digits: the loss curves agree within 1 %."""
-    data = np.load(Path(__file__).parents[1] / "data" / "digits.npz")
+    data = np.load(Path(__file__).parents[2] / "fl" / "data" / "digits.npz")
     images = torch.from_numpy(data["x"].astype(np.float32) / 16).unsqueeze(1)
     labels = torch.from_numpy(data["y"].astype(np.int64))
     torch.manual_seed(0)

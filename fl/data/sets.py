@@ -1,0 +1,89 @@
+"""load(name, root): the data sets by name, where their files belong, and what to do when they are not there.
+
+    digits      1,797 handwritten digits, 8 x 8: inside the package
+    cifar10     root/cifar-10-batches-bin/      cifar100    root/cifar-100-binary/
+    ham10000    root/ham10000.npz               NAME        root/NAME.npz, any other name (npz.py)
+
+root is the argument, else the environment variable SPARSE_DATA, else ./data. Nothing is ever downloaded.
+"""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+
+from fl.data import cifar, npz
+from fl.data.dataset import Dataset, Part, channel_statistics
+
+_CIFAR_PAGE = "the CIFAR page of Alex Krizhevsky (www.cs.toronto.edu/~kriz/cifar.html)"
+_HAM_PAGE = "Harvard Dataverse (dataset 'The HAM10000 dataset', doi:10.7910/DVN/DBW86T)"
+_BINARIES = {binary.name: binary for binary in (cifar.CIFAR10, cifar.CIFAR100)}
+_CHUNK = 512
+
+
+def load(name: str, root: str | Path | None = None, *, size: int | None = None) -> Dataset:
+    """The data set `name`, or the file `name` if it ends in .npz; `size`: resize images to size x size."""
+    folder = data_root(root)
+    if name == "digits":
+        data = npz.read(name, Path(__file__).with_name("digits.npz"))
+    elif name in _BINARIES:
+        data = _cifar(_BINARIES[name], folder)
+    else:
+        path = folder / (name if name.endswith(".npz") else f"{name}.npz")
+        if not path.is_file():
+            raise FileNotFoundError(_absent(name, path))
+        data = npz.read(path.stem, path, grouped=name == "ham10000")
+    return data if size is None else resized(data, size)
+
+
+def data_root(root: str | Path | None = None) -> Path:
+    """Where data sets are looked for: the argument, else SPARSE_DATA, else ./data."""
+    return Path(root if root is not None else os.environ.get("SPARSE_DATA") or "data").expanduser()
+
+
+def resized(data: Dataset, size: int) -> Dataset:
+    """`data` with images of size x size (bilinear, antialiased where it shrinks), still bytes."""
+    if size < 1:
+        raise ValueError(f"expected a size of at least 1 pixel, got {size}")
+    if data.shape[1:] == (size, size):
+        return data
+    train, test = (Part(_resize(part.images, size), part.labels) for part in (data.train, data.test))
+    mean, std = channel_statistics(train.images)
+    return replace(data, train=train, test=test, mean=mean, std=std)
+
+
+def _resize(images: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+    out = np.empty((*images.shape[:2], size, size), dtype=np.uint8)
+    for start in range(0, len(images), _CHUNK):
+        x = torch.from_numpy(images[start : start + _CHUNK].astype(np.float32))
+        x = F.interpolate(x, (size, size), mode="bilinear", align_corners=False, antialias=True)
+        out[start : start + _CHUNK] = x.round_().clamp_(0, 255).to(torch.uint8).numpy()
+    return out
+
+
+def _cifar(binary: cifar.Binary, root: Path) -> Dataset:
+    missing = binary.missing(root)
+    if missing:
+        raise FileNotFoundError(
+            f"{binary.name}: expected {missing[0]}, got no such file. Fetch {binary.archive} (the binary "
+            f"version) from {_CIFAR_PAGE} and unpack it in {root}, so that {root / binary.folder} exists, or "
+            f"set SPARSE_DATA to the directory that holds {binary.folder}."
+        )
+    return cifar.read(binary, root)
+
+
+def _absent(name: str, path: Path) -> str:
+    what = f"{name}: expected {path}, got no such file. "
+    if name == "ham10000":
+        return what + (
+            f"Fetch the images and HAM10000_metadata from {_HAM_PAGE} and write them as one .npz with x, y, "
+            "lesion_id and classes (README, 'Data'), or set SPARSE_DATA to the directory that holds it."
+        )
+    known = ", ".join(["digits", *_BINARIES, "ham10000"])
+    return (
+        what + f"Known data sets: {known}; any other is a file NAME.npz with arrays x and y (README, 'Data')."
+    )
