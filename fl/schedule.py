@@ -44,7 +44,7 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """A planned round. `wait` holds A*_k in the form of Neighbours; `wave` is one more than the largest of A*."""
+    """A planned round. `wait` holds A*_k, in the form of Neighbours; `wave` is one more than those of A*."""
 
     neighbours: Neighbours
     reuse: NDArray[np.int32]
