@@ -2,10 +2,12 @@
 // kernels/*/_cpu.py; nothing is converted, so nothing is written into a temporary. The GIL is released in every call.
 #define SPARSE_ISA baseline
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include "dispatch.h"
+#include "memory.h"
 
 namespace nb = nanobind;
 using namespace sparsefl;
@@ -32,6 +34,18 @@ NB_MODULE(_native, m) {
   });
   m.def("isa", [] { return std::string(ops().name); });
   m.def("set_isa", &choose);
+
+  m.def("empty", [](const std::vector<size_t>& shape) {
+    size_t bytes = sizeof(float);
+    for (size_t n : shape) bytes *= n;
+    void* p = take(bytes);
+    if (!p) throw std::bad_alloc();
+    return nb::ndarray<nb::pytorch, float>(p, shape.size(), shape.data(),
+                                           nb::capsule(p, [](void* q) noexcept { give(q); }));
+  });
+  m.def("bytes_taken", &bytes_taken);
+  m.def("bytes_idle", &bytes_idle);
+  m.def("trim", &trim);
 
   m.def(
       "masked_sgd",
@@ -185,6 +199,24 @@ NB_MODULE(_native, m) {
     ops().conv_dense_apply(shape, what, where, at<const float>(x), at<const float>(values), at<const float>(bias),
                            at<float>(y), threads);
   });
+  const auto images = [](const Numbers& v) {
+    return ConvImages{v.at(0), v.at(1), v.at(2), v.at(3), v.at(4), v.at(5), v.at(6)};
+  };
+  m.def("conv_winograd",
+        [=](const Numbers& s, const Numbers& f, Address x, Address w, Address bias, Address y, int threads) {
+          const auto shape = images(s);
+          const ConvFilter filter{f.at(0), f.at(1), f.at(2), f.at(3), f.at(4) != 0};
+          nb::gil_scoped_release release;
+          ops().conv_winograd(shape, filter, at<const float>(x), at<const float>(w), at<const float>(bias),
+                              at<float>(y), threads);
+        });
+  m.def("conv_winograd_gradient",
+        [=](const Numbers& s, int64_t out, int64_t channels, Address x, Address dy, Address dw, int threads) {
+          const auto shape = images(s);
+          nb::gil_scoped_release release;
+          ops().conv_winograd_gradient(shape, out, channels, at<const float>(x), at<const float>(dy), at<float>(dw),
+                                       threads);
+        });
   m.def("conv_dense_gradient", [=](const Numbers& p, const Numbers& w, const Numbers& o, int64_t tiles, Address x,
                                    Address dy, Address gradients, int threads) {
     const auto shape = planes(p);

@@ -35,6 +35,18 @@ struct ConvOutput {
   int64_t plane_size, row_size, column_size;  // floats from channel to channel, row to row, column to column
 };
 
+// Images of a 3x3 convolution with stride 1, and the border that it adds before the first row and column.
+struct ConvImages {
+  int64_t height, width, batch, out_height, out_width, top, left;
+};
+
+// A full 3x3 weight: element (row, channel, tap) at row * row_size + channel * channel_size + tap, or from the last tap
+// to the first.
+struct ConvFilter {
+  int64_t rows, channels, row_size, channel_size;
+  bool flip;
+};
+
 // A pattern to make ConvWeights of. Rows are output channels with columns channel * taps + tap; or transposed: rows are
 // input channels, pointers are by row * taps + tap, and indices are output channels.
 struct ConvPattern {

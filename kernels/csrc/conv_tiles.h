@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "declare.h"
+#include "memory.h"
 #include "parallel.h"
 #include "simd.h"
 
@@ -74,8 +75,8 @@ static inline void copy(float* to, const float* from, int64_t n) {
 }
 
 inline float* allocate(int64_t floats) {
-  void* p = nullptr;
-  if (posix_memalign(&p, 64, floats * sizeof(float) + 64)) abort();
+  void* p = sparsefl::take(floats * sizeof(float));
+  if (!p) abort();
   return static_cast<float*>(p);
 }
 
@@ -98,7 +99,7 @@ void apply_tiles(const ConvPlanes& planes, const ConvOutput& out, int64_t rows, 
         for (int64_t c = 0; c < part.positions; c++)
           copy(y + o * out.plane_size + part.place + c * out.column_size, sums + o * TILE + c * planes.lanes, part.n);
     }
-    free(sums);
+    sparsefl::give(sums);
   });
 }
 
@@ -124,7 +125,7 @@ void gradient_tiles(const ConvPlanes& planes, const ConvOutput& out, int64_t row
     }
     use(tiles.input(x, i), tile);
   }
-  free(tile);
+  sparsefl::give(tile);
 }
 
 }  // namespace

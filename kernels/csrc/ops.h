@@ -77,6 +77,10 @@ struct Ops {
                            float* y, int threads);
   void (*conv_dense_gradient)(ConvPlanes, ConvDense, ConvOutput, int64_t tiles, const float* x, const float* dy,
                               float* gradients, int threads);
+  void (*conv_winograd)(ConvImages, ConvFilter, const float* x, const float* w, const float* bias, float* y,
+                        int threads);
+  void (*conv_winograd_gradient)(ConvImages, int64_t out, int64_t channels, const float* x, const float* dy, float* dw,
+                                 int threads);
   int64_t (*conv_count)(ConvPattern, int64_t channels, int64_t block, int32_t* starts, int32_t* order);
   void (*conv_fill)(ConvPattern, int64_t channels, int64_t block, int64_t channel_bytes, const int32_t* starts,
                     const int32_t* order, uint32_t* offsets, int32_t* index);
@@ -105,6 +109,8 @@ struct Ops {
 // Each source defines its functions in this namespace under the names above; the types keep one home.
 namespace SPARSE_ISA {
 using sparsefl::ConvDense;
+using sparsefl::ConvFilter;
+using sparsefl::ConvImages;
 using sparsefl::ConvOutput;
 using sparsefl::ConvPattern;
 using sparsefl::ConvPlanes;

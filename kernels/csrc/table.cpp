@@ -27,6 +27,8 @@ const sparsefl::Ops ops = {
     conv_gradient,
     conv_dense_apply,
     conv_dense_gradient,
+    conv_winograd,
+    conv_winograd_gradient,
     conv_count,
     conv_fill,
     conv_gather,

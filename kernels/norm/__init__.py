@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kernels import checks, registry
+from kernels import checks, memory, registry
 
 _call = registry.bind(__name__)
 
@@ -50,7 +50,7 @@ def group_norm(
     if groups < 1 or x.shape[0] % groups:
         raise ValueError(f"expected groups that divide {x.shape[0]} channels, got {groups}")
     mean = x.new_empty(groups, x.shape[3])
-    out = Normed(torch.empty_like(x), mean, torch.empty_like(mean))
+    out = Normed(memory.empty(x.shape, x), mean, torch.empty_like(mean))
     if x.numel():
         _call("group_norm", x.device, x, gamma, beta, float(eps), relu, out)
     return out
@@ -101,7 +101,7 @@ def batch_norm(
     if training and x.numel() <= x.shape[0]:
         raise ValueError(f"expected more than one value a channel when training, got {tuple(x.shape)}")
     mean = x.new_empty(x.shape[0])
-    out = Normed(torch.empty_like(x), mean, torch.empty_like(mean))
+    out = Normed(memory.empty(x.shape, x), mean, torch.empty_like(mean))
     running = running_mean, running_var, float(momentum)
     if x.numel():
         _call("batch_norm", x.device, x, gamma, beta, *running, training, float(eps), relu, out)
@@ -153,4 +153,4 @@ def _expect(x: Tensor, shape: torch.Size, **tensors: Tensor | None) -> None:
 def _gradients(x: Tensor, gamma: Tensor | None, beta: Tensor | None) -> Gradients:
     """Room for them; of an empty x, zeros."""
     make = torch.empty_like if x.numel() else torch.zeros_like
-    return Gradients(torch.empty_like(x), *(None if t is None else make(t) for t in (gamma, beta)))
+    return Gradients(memory.empty(x.shape, x), *(None if t is None else make(t) for t in (gamma, beta)))

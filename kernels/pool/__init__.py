@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kernels import checks, registry
+from kernels import checks, memory, registry
 
 _call = registry.bind(__name__)
 Pair = tuple[int, int]
@@ -136,7 +136,7 @@ def _pair(value: int | Pair) -> Pair:
 
 
 def _output(x: Tensor, size: Pair) -> Tensor:
-    return x.new_empty(x.shape[0], *size, x.shape[3])
+    return memory.empty((x.shape[0], *size, x.shape[3]), x)
 
 
 def _check(**image: Tensor) -> None:

@@ -6,6 +6,11 @@
 
 x, y: contiguous [channels, height, width, batch]. v: the packed values of the weight [out, in, kh, kw].
 A linear layer is a 1x1 convolution of a 1x1 image.
+
+Natively there are three kernels. `sparse` touches stored entries only. `dense` and `winograd` multiply by the
+whole weight, zeros where nothing is stored: for layers that masks leave full or nearly so. `winograd` (3x3
+kernel, stride 1, undilated) needs a quarter of the multiplications, so it wins far below density 1. The
+kernel is an argument; without one, `suggest` tells.
 """
 
 from dataclasses import dataclass, field
@@ -14,11 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels import checks, registry
+from kernels import checks, memory, registry
 from kernels.layout import Bitmap
 
 _call = registry.bind(__name__)
+KERNELS = ("sparse", "dense", "winograd")
+DIRECTIONS = ("forward", "input_gradient", "weight_gradient")
 DENSE_FROM = 0.85  # stored share from which the dense kernel is the faster one
+WINOGRAD_FROM = 0.4
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,13 +40,9 @@ class Conv:
     stride: int = 1
     padding: tuple[int, int] = (0, 0)
     dilation: tuple[int, int] = (1, 1)
-    dense: bool | None = None  # run the dense kernel (not for dv); None: where enough is stored
     plans: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        if self.dense is None:
-            stored = self.bitmap.nnz / max(1, self.bitmap.segments.numel)
-            object.__setattr__(self, "dense", stored >= DENSE_FROM)
         if len(self.bitmap.segments) != 1 or self.bitmap.segments.numel != self.shape.numel():
             raise ValueError(
                 f"expected the bitmap of a weight {tuple(self.shape)}, got {self.bitmap.segments.sizes}"
@@ -57,6 +61,16 @@ class Conv:
     def taps(self) -> int:
         return self.kernel[0] * self.kernel[1]
 
+    @property
+    def density(self) -> float:
+        return self.bitmap.nnz / max(1, self.bitmap.segments.numel)
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Those of KERNELS that can run it."""
+        plain = self.kernel == (3, 3) and self.stride == 1 and self.dilation == (1, 1)
+        return KERNELS if plain and max(self.padding) <= 2 else KERNELS[:2]
+
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         size = [
             (n + 2 * p - d * (k - 1) - 1) // self.stride + 1
@@ -69,8 +83,18 @@ class Conv:
         return size[0], size[1]
 
 
-def forward(conv: Conv, values: Tensor, x: Tensor, bias: Tensor | None = None) -> Tensor:
+def suggest(conv: Conv) -> str:
+    """The kernel that is usually the fastest, by density alone."""
+    if "winograd" in conv.kernels and conv.density >= WINOGRAD_FROM:
+        return "winograd"
+    return "dense" if conv.density >= DENSE_FROM else "sparse"
+
+
+def forward(
+    conv: Conv, values: Tensor, x: Tensor, bias: Tensor | None = None, *, kernel: str | None = None
+) -> Tensor:
     """y [out, height, width, batch]"""
+    kernel = _checked(conv, kernel)
     _check(conv, values=values)
     _check_image(conv.in_channels, x=x)
     checks.same_dtype(values=values, x=x, **({} if bias is None else {"bias": bias}))
@@ -78,26 +102,30 @@ def forward(conv: Conv, values: Tensor, x: Tensor, bias: Tensor | None = None) -
     if bias is not None:
         checks.flat(bias=bias)
         checks.length(conv.out_channels, "biases", bias=bias)
-    y = x.new_empty(conv.out_channels, height, width, x.shape[3])
+    y = memory.empty((conv.out_channels, height, width, x.shape[3]), x)
     if y.numel():
-        _call("conv_forward", x.device, conv, values, x, bias, y)
+        _call("conv_forward", x.device, conv, values, x, bias, y, kernel)
     return y
 
 
-def input_gradient(conv: Conv, values: Tensor, dy: Tensor, size: tuple[int, int]) -> Tensor:
+def input_gradient(
+    conv: Conv, values: Tensor, dy: Tensor, size: tuple[int, int], *, kernel: str | None = None
+) -> Tensor:
     """dx [in, *size, batch]"""
+    kernel = _checked(conv, kernel)
     _check(conv, values=values)
     _check_image(conv.out_channels, dy=dy)
     checks.same_dtype(values=values, dy=dy)
     _check_size(conv, dy, size)
-    dx = dy.new_empty(conv.in_channels, *size, dy.shape[3])
+    dx = memory.empty((conv.in_channels, *size, dy.shape[3]), dy)
     if dx.numel():
-        _call("conv_input_gradient", dy.device, conv, values, dy, dx)
+        _call("conv_input_gradient", dy.device, conv, values, dy, dx, kernel)
     return dx
 
 
-def weight_gradient(conv: Conv, x: Tensor, dy: Tensor) -> Tensor:
+def weight_gradient(conv: Conv, x: Tensor, dy: Tensor, *, kernel: str | None = None) -> Tensor:
     """dv, packed like the values."""
+    kernel = _checked(conv, kernel)
     _check_image(conv.in_channels, x=x)
     _check_image(conv.out_channels, dy=dy)
     checks.same_dtype(x=x, dy=dy)
@@ -106,8 +134,14 @@ def weight_gradient(conv: Conv, x: Tensor, dy: Tensor) -> Tensor:
         raise ValueError(f"expected one batch size, got x {x.shape[3]} and dy {dy.shape[3]}")
     dv = x.new_zeros(conv.bitmap.nnz)
     if dv.numel() and dy.numel():
-        _call("conv_weight_gradient", x.device, conv, x, dy, dv)
+        _call("conv_weight_gradient", x.device, conv, x, dy, dv, kernel)
     return dv
+
+
+def _checked(conv: Conv, kernel: str | None) -> str:
+    if kernel is not None and kernel not in conv.kernels:
+        raise ValueError(f"expected a kernel of {conv.kernels} for this convolution, got {kernel!r}")
+    return kernel or suggest(conv)
 
 
 def _check(conv: Conv, values: Tensor) -> None:

@@ -1,38 +1,70 @@
-"""Native sparse convolution."""
+"""Native convolution: sparse, dense or Winograd."""
 
 import torch
 from torch import Tensor
 
+from kernels import memory
 from kernels.native import extension, num_threads, pointer
+from kernels.pack import pack, unpack
 from kernels.registry import register
 from kernels.sparse_conv import Conv, plan
 from kernels.sparse_conv.plan import DenseSweep, Direction, Planes, Sweep
 
 
 @register("conv_forward", "cpu")
-def conv_forward(conv: Conv, values: Tensor, x: Tensor, bias: Tensor | None, y: Tensor) -> None:
-    _apply(plan.forward(conv, *x.shape[1:]), values, x, bias, y)
+def conv_forward(
+    conv: Conv, values: Tensor, x: Tensor, bias: Tensor | None, y: Tensor, kernel: str
+) -> None:
+    if kernel == "winograd":
+        out, into = conv.out_channels, conv.in_channels
+        _winograd(conv, values, x, bias, y, conv.padding, [out, into, 9 * into, 9, 0])
+    else:
+        _apply(plan.forward(conv, *x.shape[1:], kernel), values, x, bias, y)
 
 
 @register("conv_input_gradient", "cpu")
-def conv_input_gradient(conv: Conv, values: Tensor, dy: Tensor, dx: Tensor) -> None:
-    _apply(plan.input_gradient(conv, *dx.shape[1:]), values, dy, None, dx)
+def conv_input_gradient(conv: Conv, values: Tensor, dy: Tensor, dx: Tensor, kernel: str) -> None:
+    if kernel == "winograd":  # a convolution with the weight turned around
+        out, into = conv.out_channels, conv.in_channels
+        padding = (2 - conv.padding[0], 2 - conv.padding[1])
+        _winograd(conv, values, dy, None, dx, padding, [into, out, 9, 9 * into, 1])
+    else:
+        _apply(plan.input_gradient(conv, *dx.shape[1:], kernel), values, dy, None, dx)
 
 
 @register("conv_weight_gradient", "cpu")
-def conv_weight_gradient(conv: Conv, x: Tensor, dy: Tensor, dv: Tensor) -> None:
-    way = plan.weight_gradient(conv, *x.shape[1:])
+def conv_weight_gradient(conv: Conv, x: Tensor, dy: Tensor, dv: Tensor, kernel: str) -> None:
+    if kernel == "sparse":
+        _sparse_gradient(conv, x, dy, dv)
+        return
+    full = conv.bitmap.nnz == conv.bitmap.segments.numel
+    dw = dv if full else memory.empty((conv.bitmap.segments.numel,), x)
+    if kernel == "winograd":
+        channels = conv.out_channels, conv.in_channels
+        images = _images(x, dy, conv.padding)
+        at = pointer(x), pointer(dy), pointer(dw)
+        extension().conv_winograd_gradient(images, *channels, *at, num_threads())
+    else:
+        way = plan.forward(conv, *x.shape[1:], kernel)
+        (only,) = way.passes
+        sweep = only.sweep
+        assert isinstance(sweep, DenseSweep)
+        shape = way.planes.numbers, sweep.gradient_numbers, only.output
+        planes = _planes(way.planes, x)
+        at = pointer(planes), pointer(dy), pointer(dw)
+        extension().conv_dense_gradient(*shape, sweep.tiles, *at, num_threads())
+    if not full:
+        pack(dw, conv.bitmap, dv)
+
+
+def _sparse_gradient(conv: Conv, x: Tensor, dy: Tensor, dv: Tensor) -> None:
+    way = plan.forward(conv, *x.shape[1:], "sparse")
     (only,) = way.passes
     sweep = only.sweep
-    planes = _planes(way.planes, x)
-    at = pointer(planes), pointer(dy)
-    if isinstance(sweep, DenseSweep):
-        shape = way.planes.numbers, sweep.gradient_numbers, only.output
-        extension().conv_dense_gradient(*shape, sweep.tiles, *at, pointer(dv), num_threads())
-        return
-    gradients = torch.empty(sweep.index.numel())
+    planes, gradients = _planes(way.planes, x), memory.empty((sweep.index.numel(),), x)
     shape = way.planes.numbers, sweep.numbers, only.output
-    extension().conv_gradient(*shape, *at, pointer(gradients), num_threads())
+    at = pointer(planes), pointer(dy), pointer(gradients)
+    extension().conv_gradient(*shape, *at, num_threads())
     index = pointer(sweep.index, torch.int32), sweep.index.numel()
     extension().conv_scatter(pointer(gradients), *index, pointer(dv), num_threads())
 
@@ -47,15 +79,36 @@ def _apply(way: Direction, values: Tensor, x: Tensor, bias: Tensor | None, y: Te
         run(way.planes.numbers, step.sweep.numbers, step.output, *at, num_threads())
 
 
+def _winograd(
+    conv: Conv,
+    values: Tensor,
+    x: Tensor,
+    bias: Tensor | None,
+    y: Tensor,
+    padding: tuple[int, int],
+    order: list[int],
+) -> None:
+    """`order`: csrc/conv.h, ConvFilter: how rows, channels and taps lie in the weight."""
+    full = conv.bitmap.nnz == conv.bitmap.segments.numel
+    weight = values if full else unpack(values, conv.bitmap)
+    at = pointer(x), pointer(weight), 0 if bias is None else pointer(bias), pointer(y)
+    extension().conv_winograd(_images(x, y, padding), order, *at, num_threads())
+
+
+def _images(x: Tensor, y: Tensor, padding: tuple[int, int]) -> list[int]:
+    """csrc/conv.h: ConvImages."""
+    return [*x.shape[1:], *y.shape[1:3], *padding]
+
+
 def _planes(planes: Planes, x: Tensor) -> Tensor:
-    out = planes.empty()
+    out = memory.empty((planes.size,), x)
     extension().conv_planes(planes.numbers, pointer(x), pointer(out), num_threads())
     return out
 
 
 def _ordered(sweep: Sweep | DenseSweep, values: Tensor) -> Tensor:
     """The values in the order of the sweep, zeros where a four is filled up."""
-    out = torch.empty(sweep.index.numel())
+    out = memory.empty((sweep.index.numel(),), values)
     index = pointer(sweep.index, torch.int32), sweep.index.numel()
     extension().conv_gather(pointer(values), *index, pointer(out), num_threads())
     return out

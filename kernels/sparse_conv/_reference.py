@@ -1,4 +1,4 @@
-"""Plain torch: the specification of the sparse convolution, by the dense one."""
+"""Plain torch: the specification of the sparse convolution, by the dense one. There is one kernel for all."""
 
 import torch
 from torch import Tensor
@@ -11,20 +11,22 @@ from kernels.sparse_conv import Conv
 
 
 @register("conv_forward", "reference")
-def conv_forward(conv: Conv, values: Tensor, x: Tensor, bias: Tensor | None, y: Tensor) -> None:
+def conv_forward(
+    conv: Conv, values: Tensor, x: Tensor, bias: Tensor | None, y: Tensor, kernel: str
+) -> None:
     out = F.conv2d(_nchw(x), _weight(conv, values), bias, conv.stride, conv.padding, conv.dilation)
     y.copy_(out.permute(1, 2, 3, 0))
 
 
 @register("conv_input_gradient", "reference")
-def conv_input_gradient(conv: Conv, values: Tensor, dy: Tensor, dx: Tensor) -> None:
+def conv_input_gradient(conv: Conv, values: Tensor, dy: Tensor, dx: Tensor, kernel: str) -> None:
     size = (dx.shape[3], *dx.shape[:3])
     how = conv.stride, conv.padding, conv.dilation
     dx.copy_(grad.conv2d_input(size, _weight(conv, values), _nchw(dy), *how).permute(1, 2, 3, 0))
 
 
 @register("conv_weight_gradient", "reference")
-def conv_weight_gradient(conv: Conv, x: Tensor, dy: Tensor, dv: Tensor) -> None:
+def conv_weight_gradient(conv: Conv, x: Tensor, dy: Tensor, dv: Tensor, kernel: str) -> None:
     how = conv.stride, conv.padding, conv.dilation
     dense = grad.conv2d_weight(_nchw(x), conv.shape, _nchw(dy), *how)
     dv.copy_(dense.reshape(-1)[dense_mask(conv.bitmap.words, conv.bitmap.segments)])

@@ -63,8 +63,10 @@ class Planes:
     def channel_size(self) -> int:
         return self.stride**2 * self.plane_size
 
-    def empty(self) -> Tensor:
-        return torch.empty(self.chunks * self.channels * self.channel_size + LINE * 16)
+    @property
+    def size(self) -> int:
+        """Floats of all planes. A tile may read a little beyond the last."""
+        return self.chunks * self.channels * self.channel_size + LINE * 16
 
 
 @dataclass(frozen=True)
@@ -122,18 +124,13 @@ class Direction:
     passes: list[Pass]
 
 
-def forward(conv: Conv, height: int, width: int, batch: int) -> Direction:
-    return _kept(conv, ("forward", height, width, batch, conv.dense), _forward)
+def forward(conv: Conv, height: int, width: int, batch: int, kernel: str) -> Direction:
+    """Also of the weight gradient, which meets the same inputs."""
+    return _kept(conv, ("forward", height, width, batch, kernel == "dense"), _forward)
 
 
-def input_gradient(conv: Conv, height: int, width: int, batch: int) -> Direction:
-    return _kept(conv, ("input_gradient", height, width, batch, conv.dense), _input_gradient)
-
-
-def weight_gradient(conv: Conv, height: int, width: int, batch: int) -> Direction:
-    """The forward pass again; the dense kernel only where every entry is stored, for it computes them all."""
-    dense = bool(conv.dense) and conv.bitmap.nnz == conv.bitmap.segments.numel
-    return _kept(conv, ("forward", height, width, batch, dense), _forward)
+def input_gradient(conv: Conv, height: int, width: int, batch: int, kernel: str) -> Direction:
+    return _kept(conv, ("input_gradient", height, width, batch, kernel == "dense"), _input_gradient)
 
 
 def _kept(conv: Conv, key: tuple, make: Callable[..., Direction]) -> Direction:

@@ -1,0 +1,19 @@
+// Large buffers that are used again. A training step makes the same activations every time; from the C library each
+// would come as fresh pages, and their page faults cost more than a sparse kernel.
+#pragma once
+#include <stdint.h>
+
+namespace sparsefl {
+
+// Uninitialised, on a cache line; from 2 MiB on, on huge pages where the system has them. nullptr: no memory.
+void* take(int64_t bytes);
+// Back to the pool.
+void give(void* p);
+
+// Bytes in use, and kept for the next `take`.
+int64_t bytes_taken();
+int64_t bytes_idle();
+// Returns what is idle to the system.
+void trim();
+
+}  // namespace sparsefl
