@@ -57,10 +57,11 @@ setup(
         "sparse_engine.models",
         "sparse_engine.nn",
         "fl",
+        "fl.algorithms",
         "fl.data",
         "bench",
     ],
-    package_data={"fl.data": ["digits.npz"]},
+    package_data={"fl": ["presets/*.toml"], "fl.data": ["digits.npz"]},
     include_package_data=False,  # MANIFEST.in is for the sdist: no C++ sources in a wheel
     ext_modules=[CMakeExtension("kernels._native")],
     cmdclass={"build_ext": CMakeBuild},

@@ -2,7 +2,7 @@
 
 import os
 import platform
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
@@ -14,7 +14,7 @@ from sparse_engine.environment import PACKAGES, commit, cpu_model
 
 def meta(threads: int, **more: Any) -> dict[str, Any]:
     return {
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": commit() or "none (not a checkout)",
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
