@@ -74,6 +74,14 @@ class Layout:
         """A pattern of these weights from its words, checked; the caller gives the words away."""
         return bitmaps.make(words, self.segments)
 
+    def bitmap_of(self, masks: Mapping[str, Tensor]) -> Bitmap:
+        """The pattern of bool tensors in the weights' shapes, one for every weight."""
+        shapes = {name: tuple(m.shape) for name, m in masks.items()}
+        if shapes != dict(zip(self.names, self.shapes, strict=True)):
+            raise ValueError(f"expected masks of {dict(zip(self.names, self.shapes, strict=True))}, got {shapes}")
+        flat = [masks[name].reshape(-1) for name in self.names]
+        return bitmaps.from_mask(torch.cat(flat) if flat else torch.empty(0, dtype=torch.bool), self.segments)
+
     def differences(self, other: "Layout") -> list[str]:
         """What `other` has otherwise, a line a tensor; empty when the two are equal."""
         if self == other:

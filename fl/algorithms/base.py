@@ -1,0 +1,113 @@
+"""What an algorithm is given (Env) and what it gives back (Round).
+
+An algorithm is a module with
+
+    Config                               a config.Section, its table in the file
+    init(env) -> State                   before round 0
+    run_round(state, t, env) -> Round    one round
+
+State is a frozen dataclass of its own, made of se.State (a model), se.Bitmap (a mask), numbers, strings,
+None, and tuples or further dataclasses of these: that is what checkpoints can hold (fl/store.py). It neither
+logs nor times nor saves nor tests: `fl.federation` does that for all, from what Round and the workers say.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+import sparse_engine as se
+from fl import rng
+from fl.client import Worker
+from fl.config import Section
+from fl.schedule import Schedule
+from fl.topology import Neighbours, Topology
+
+Task = TypeVar("Task")
+Done = TypeVar("Done")
+Bytes = NDArray[np.int64]
+
+
+class Mapper(Protocol):
+    """An executor (fl/executor.py)."""
+
+    def map(
+        self, function: Callable[[Worker, int, Task], Done], tasks: Mapping[int, Task]
+    ) -> dict[int, Done]: ...
+
+
+@dataclass(frozen=True)
+class Env:
+    """The world around an algorithm."""
+
+    config: Any  # the algorithm's own section
+    num_clients: int
+    num_rounds: int
+    seed: int
+    initial: se.State  # w0, everything stored: all clients start from it
+    topology: Topology
+    executor: Mapper
+    durations: NDArray[np.float64] | None = None  # simulated training time of every client; None: all equal
+
+    def rng(self, purpose: str, t: int = 0, k: int = 0) -> np.random.Generator:
+        return rng.stream(self.seed, purpose, t, k)
+
+    def map(
+        self, function: Callable[[Worker, int, Task], Done], tasks: Mapping[int, Task]
+    ) -> dict[int, Done]:
+        """{k: function(worker, k, task)} for every task, side by side. `function`: one that pickle finds."""
+        return self.executor.map(function, tasks)
+
+
+class Traffic(NamedTuple):
+    """Bytes that every client sent and received, int64 [clients, 3]: real, the paper's count, dense."""
+
+    up: Bytes
+    down: Bytes
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round's outcome. `facts` go to metrics.jsonl, `columns` (a value a client) to clients.jsonl."""
+
+    state: Any
+    models: Sequence[se.State]  # what every client ends the round with
+    schedule: Schedule
+    traffic: Traffic
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Algorithm(Protocol):
+    Config: type[Section]
+
+    def init(self, env: Env) -> Any: ...
+    def run_round(self, state: Any, t: int, env: Env) -> Round: ...
+
+
+def message_sizes(models: Sequence[se.State]) -> Bytes:
+    """[models, 3]: bytes of the at-rest form; 4 byte a stored value, as the paper counts; 4 byte a weight."""
+    return np.array([_sizes(model) for model in models], dtype=np.int64).reshape(-1, 3)
+
+
+def gossip(schedule: Schedule, before: Sequence[se.State], after: Sequence[se.State]) -> Traffic:
+    """Every client receives one model from each neighbour: `after` this round where it waited for it."""
+    old, new = message_sizes(before), message_sizes(after)
+    up, down = np.zeros_like(old), np.zeros_like(old)
+    _carry(schedule.neighbours, old, up, down)
+    _carry(schedule.wait, new - old, up, down)
+    return Traffic(up, down)
+
+
+def _carry(links: Neighbours, sizes: Bytes, up: Bytes, down: Bytes) -> None:
+    carried = sizes[links.indices]
+    np.add.at(up, links.indices, carried)
+    np.add.at(down, links.takers(), carried)
+
+
+def _sizes(model: se.State) -> tuple[int, int, int]:
+    other = model.rest.numel()
+    return model.nbytes, 4 * (model.bitmap.nnz + other), 4 * (model.bitmap.segments.numel + other)

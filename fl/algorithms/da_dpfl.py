@@ -1,0 +1,188 @@
+"""DA-DPFL (Long, Wang, Anagnostopoulos, Bi: IEEE TNNLS 2025, arXiv 2404.15943), Algorithm 1.
+
+Clients wait for a few neighbours that train before them in the round, aggregate on their own mask, train,
+vote by how much their drift still moves, prune by PQ index once a majority has voted, and move their mask by
+RigL.
+
+Differs from the paper or the authors' code in:
+- t* is the first round whose mean vote is at least delta_v (printed: "<", which fires at once)
+- PQI's defaults are the code's (eta_c = 0, gamma = 1); those of the text are the preset `paper-text`
+- the last pruning removes only what is left to the target sparsity (the code overshoots)
+- growth scores are gradients of cross-entropy on a fresh batch (the code: nll of raw logits, first batches)
+- w_k^init, where drift starts, is w0 under the client's first mask, as in the code; the paper does not say
+All other differences are fields of Config.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field, model_validator
+
+import sparse_engine as se
+from fl import schedule, voting
+from fl.algorithms.base import Env, Round, gossip
+from fl.client import Worker
+from fl.config import Count, NotNegative, Positive, Section, Share, Whole
+
+
+class PQI(Section):
+    p: Positive = 0.5
+    q: Positive = 1.0
+    eta_c: NotNegative = 0.0
+    """a larger one keeps fewer weights; 1 in the paper's text, 0 in the authors' code"""
+    gamma: NotNegative = 1.0
+    """scales the share that goes; 0.9 in the paper's text, 1 in the authors' code"""
+    beta: Share = 0.9
+    """bounds the share that goes"""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "PQI":
+        if not self.p < self.q:
+            raise ValueError(f"expected p < q, got p = {self.p}, q = {self.q}")
+        return self
+
+
+class Config(Section):
+    density: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """share of the weights that the first masks keep"""
+    distribution: Literal["erk", "uniform"] = "erk"
+    """of that density over layers"""
+    shared_initial_mask: bool = False
+    """one first mask for all (the authors' scripts: true), or each client its own"""
+    reuse_index: Literal["random", "id"] = "random"
+    """order of clients in a round: a fresh permutation, or their numbers (the authors' code)"""
+    max_wait: Whole = 10
+    """N: how many prior neighbours a client waits for, at most"""
+    max_wait_schedule: Literal["constant", "staircase"] = "constant"
+    """staircase: N, N-1, ..., 0 for equally many rounds each (the authors' code)"""
+    wait_rule: Literal["fastest", "index"] = "fastest"
+    """for which ones: those that finish first, or those of smallest reuse index (the authors' code)"""
+    drift: Literal["norm", "squared"] = "norm"
+    """Delta: norms summed over tensors (the authors' code), or one squared norm (as printed)"""
+    delta_pr: Positive = 0.02
+    """a client votes to prune once its drift moves by less than this share of its first drift"""
+    delta_v: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """share of votes that starts pruning"""
+    min_first_prune: Whole = 0
+    """votes before this round do not start pruning"""
+    b: NotNegative = 0.0
+    """delays every pruning"""
+    c: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 1.3
+    """the gaps between prunings shrink by this factor"""
+    target_sparsity: Annotated[float, Field(ge=0, lt=1)] = 0.8
+    """s*: no pruning passes it"""
+    pqi: PQI = PQI()
+    alpha0: Share = 0.3
+    """share of the weights that RigL moves in round 0; falls to 0 as a cosine"""
+    grow: Literal["gradient", "random"] = "gradient"
+    """where RigL grows: at the largest gradients, or anywhere"""
+    grow_batches: Count = 1
+    """training batches whose mean gradient decides"""
+
+
+@dataclass(frozen=True)
+class Client:
+    model: se.State  # trained, then pruned: what is stored and sent, with the mask of its own
+    mask: se.Bitmap  # m^{t+1}: the next aggregation is on it
+    first_mask: se.Bitmap  # m^0
+    drift: float | None = None  # Delta of the last round
+    first_drift: float | None = None
+
+
+@dataclass(frozen=True)
+class State:
+    clients: tuple[Client, ...]
+    t_star: int | None = None
+
+
+class Inputs(NamedTuple):
+    """What a client's turn starts from. Neighbours come by number, whichever round their models are of."""
+
+    client: Client
+    neighbours: Sequence[se.State]
+
+
+def init(env: Env) -> State:
+    owners = range(1 if env.config.shared_initial_mask else env.num_clients)
+    masks = env.map(partial(first_mask, cfg=env.config), {k: env.initial.layout for k in owners})
+    firsts = [masks.get(k, masks[0]) for k in range(env.num_clients)]
+    return State(tuple(Client(env.initial.with_pattern(m), m, m) for m in firsts))
+
+
+def run_round(state: State, t: int, env: Env) -> Round:
+    cfg: Config = env.config
+    max_wait = schedule.max_wait_at(t, env.num_rounds, cfg.max_wait, cfg.max_wait_schedule)
+    reuse = schedule.reuse_index(env.num_clients, cfg.reuse_index, env.rng("reuse", t))
+    neighbours = env.topology.neighbours(t)
+    plan = schedule.plan(neighbours, reuse, max_wait, wait_rule=cfg.wait_rule, duration=env.durations)
+    prune = t in voting.prune_rounds(state.t_star, env.num_rounds, b=cfg.b, c=cfg.c)
+    fraction = se.rigl_fraction(t, env.num_rounds, cfg.alpha0)
+    update = partial(local_update, t=t, prune=prune, fraction=fraction, cfg=cfg)
+
+    done: dict[int, Client] = {}
+    for wave in plan.waves():
+        done |= env.map(update, {turn.client: inputs(turn, state, done) for turn in wave})
+
+    clients = tuple(done[k] for k in range(env.num_clients))
+    pairs = [*zip(clients, state.clients, strict=True)]
+    votes = [vote(new, old, cfg.delta_pr) for new, old in pairs]
+    t_star = voting.first_prune_round(
+        state.t_star, t, votes, delta_v=cfg.delta_v, min_first_prune=cfg.min_first_prune
+    )
+    return Round(
+        State(clients, t_star),
+        models=[client.model for client in clients],
+        schedule=plan,
+        traffic=gossip(plan, [c.model for c in state.clients], [c.model for c in clients]),
+        facts={"t_star": t_star, "max_wait": max_wait},
+        columns={
+            "drift": [client.drift for client in clients],
+            "drift_ratio": [ratio(new, old) for new, old in pairs],
+            "vote": votes,
+            "pruned": [new.model.bitmap.nnz < old.mask.nnz for new, old in pairs],
+        },
+    )
+
+
+def inputs(turn: schedule.Turn, state: State, done: Mapping[int, Client]) -> Inputs:
+    """Those waited for give this round's model, the others the last round's."""
+    models = {j: done[j].model for j in turn.wait_for} | {j: state.clients[j].model for j in turn.others}
+    return Inputs(state.clients[turn.client], [models[j] for j in sorted(models)])
+
+
+def local_update(
+    worker: Worker, k: int, given: Inputs, *, t: int, prune: bool, fraction: float, cfg: Config
+) -> Client:
+    """Aggregate, train, drift, prune, move the mask: lines 13 to 25 of Algorithm 1 for one client."""
+    own = given.client
+    start = se.average(own.model, given.neighbours, mask=own.mask)
+    trained = worker.train(k, start, t)
+    drift = se.drift(trained, worker.initial.with_pattern(own.first_mask), squared=cfg.drift == "squared")
+    model = trained
+    if prune:
+        model = se.prune_pqi(trained, se.PQIConfig(**dict(cfg.pqi)), target_density=1 - cfg.target_sparsity)
+    if cfg.grow == "gradient":
+        mask = worker.grow(k, model, t, fraction, batches=cfg.grow_batches)
+    else:
+        mask = se.rigl(model, None, fraction, grow="random", seed=worker.seed("grow", t, k)).bitmap
+    return Client(model, mask, own.first_mask, drift, drift if own.first_drift is None else own.first_drift)
+
+
+def first_mask(worker: Worker, k: int, layout: se.Layout, *, cfg: Config) -> se.Bitmap:
+    masks = se.erk_masks if cfg.distribution == "erk" else se.uniform_masks
+    shapes = dict(zip(layout.names, layout.shapes, strict=True))
+    return layout.bitmap_of(masks(shapes, cfg.density, seed=worker.seed("first mask", k=k)))
+
+
+def vote(new: Client, old: Client, delta_pr: float) -> bool | None:
+    assert new.drift is not None  # it has just trained
+    return voting.vote(new.drift, old.drift, old.first_drift, delta_pr)
+
+
+def ratio(new: Client, old: Client) -> float | None:
+    """|Delta_t - Delta_{t-1}| / Delta_first; None in the first round, and for a client that never moved."""
+    if new.drift is None or old.drift is None or not old.first_drift:
+        return None
+    return abs(new.drift - old.drift) / old.first_drift
