@@ -1,7 +1,8 @@
 """`sparsefl bench layers`: one layer's forward and both gradients, sparse against dense PyTorch.
 
-vs_dense   the faster of PyTorch's contiguous and channels-last layouts, over ours; medians of the same run
-vs_csr     torch.sparse CSR over ours (linear layers)
+vs_dense        the faster of PyTorch's contiguous and channels-last layouts, over ours; medians of one run
+vs_csr          torch.sparse CSR over ours (linear layers)
+vs_sparseprop   SparseProp, its faster kernel, over ours (where it can be imported)
 The summary has geometric means over the shapes of a family, and the worst shape.
 """
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from bench import sparseprop
 from bench.timing import take_turns
 from kernels import bitmap, use_backend, use_threads
 from kernels import sparse_conv as sc
@@ -82,7 +84,10 @@ def _rows(shape: Shape, batch: int, sparsity: float, repeats: int) -> Iterator[d
         **_dense(shape, images, weight, gradient),
     }
     if shape.family == "linear":
-        contestants |= _csr(weight[:, :, 0, 0], images[:, :, 0, 0], gradient[:, :, 0, 0])
+        flat = [t[:, :, 0, 0] for t in (weight, images, gradient)]
+        contestants |= _csr(*flat) | sparseprop.linear(*flat)
+    else:
+        contestants |= sparseprop.conv(weight, images, gradient, stride=shape.stride, padding=shape.padding)
     _check(conv, values, x, dy, shape)
     timings = take_turns(contestants, repeats=repeats, burst=1)
     ours = sum(t.median for name, t in timings.items() if name.startswith("sparsefl"))
@@ -150,12 +155,11 @@ def _check(conv: sc.Conv, values: Tensor, x: Tensor, dy: Tensor, shape: Shape) -
 
 
 def summarise(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
-    """{family, batch: {sparsity: {"vs_dense": geometric mean, "worst": ..., "vs_csr": ...}}}"""
+    """{family, batch: {sparsity: {"vs_dense": geometric mean, "worst": ..., "vs_csr": ..., ...}}}"""
     ratios: dict[tuple[str, str, str], dict[str, float]] = {}
     for row in rows:
         if row["times_ours"] is not None:
-            kind = "vs_csr" if "CSR" in row["name"] else "vs_dense"
-            group = (f"{row['family']}, batch {row['batch']}", str(row["sparsity"]), kind)
+            group = (f"{row['family']}, batch {row['batch']}", str(row["sparsity"]), _kind(row["name"]))
             best = ratios.setdefault(group, {})
             best[row["shape"]] = min(best.get(row["shape"], float("inf")), row["times_ours"])
     summary: dict[str, dict[str, dict[str, float]]] = {}
@@ -165,3 +169,9 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float
         if kind == "vs_dense":
             cell["worst"] = min(by_shape.values())
     return summary
+
+
+def _kind(name: str) -> str:
+    if name.startswith("SparseProp"):
+        return "vs_sparseprop"
+    return "vs_csr" if "CSR" in name else "vs_dense"

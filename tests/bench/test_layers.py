@@ -1,5 +1,7 @@
 """The benchmarks of layers and models, on small cases."""
 
+import sys
+
 import pytest
 import torch
 
@@ -16,6 +18,7 @@ def threads():
 def test_layers_compare_with_both_dense_layouts_and_with_csr(monkeypatch):
     small = (layers.Shape("conv3x3", 8, 8, 6), layers.Shape("linear", 40, 30, 1, 1))
     monkeypatch.setattr(layers, "SHAPES", small)
+    monkeypatch.setitem(sys.modules, "sparseprop", None)  # its rows: test_sparseprop.py
     rows = list(layers.run((8,), (0.5, 0.9), threads=1, repeats=1, family=None))
     names = {row["name"] for row in rows if row["family"] == "conv3x3"}
     assert {"torch", "torch channels_last", "sparsefl weight gradient"} <= names
