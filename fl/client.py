@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import perf_counter
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import sparse_engine as se
@@ -58,6 +60,7 @@ class Setting:
     network: nn.Module  # a dense one with w0: workers copy it
     initial: se.State  # w0, everything stored
     cost: Cost
+    augment: bool | None = None  # None: as the data set says
 
 
 class Worker:
@@ -108,14 +111,19 @@ class Worker:
         cfg, generator = self.setting.training, rng.stream(self.setting.seed, "batches", t, k)
         indices = self.setting.partition.train.of(k)
         for _ in range(cfg.epochs):
-            for batch in batches(self.setting.data, indices, cfg.batch_size, generator):
+            for batch in self._batches(indices, cfg.batch_size, generator):
                 if self._stopped():
                     raise Stopped
                 yield batch
 
     def _draw(self, purpose: str, k: int, t: int, size: int) -> tuple[Tensor, Tensor]:
         generator = rng.stream(self.setting.seed, purpose, t, k)
-        return next(batches(self.setting.data, self.setting.partition.train.of(k), size, generator))
+        return next(self._batches(self.setting.partition.train.of(k), size, generator))
+
+    def _batches(
+        self, indices: NDArray[np.integer], size: int, generator: np.random.Generator
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        return batches(self.setting.data, indices, size, generator, augment=self.setting.augment)
 
     def _test(self, k: int) -> float | None:
         """Accuracy on the client's own test samples; None where it has none."""

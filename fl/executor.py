@@ -14,24 +14,21 @@ import torch
 
 import sparse_engine as se
 from fl.client import Report, Setting, Stopped, Worker
+from fl.progress import Listener
 
 Task = TypeVar("Task")
 Done = TypeVar("Done")
 
 
-def _nobody(k: int) -> None:
-    pass
-
-
 class Local:
     """Threads of this process. Use as a context manager, or `close`."""
 
-    def __init__(self, setting: Setting, workers: int, finished: Callable[[int], None] = _nobody) -> None:
-        """`finished(k)` is called, in a worker's thread, after each client."""
+    def __init__(self, setting: Setting, workers: int, listener: Listener | None = None) -> None:
+        """`listener` hears of waves, and in the workers' threads of clients."""
         if workers < 1:
             raise ValueError(f"expected at least 1 worker, got {workers}")
         self.workers = workers
-        self._setting, self._finished = setting, finished
+        self._setting, self._listener = setting, listener or Listener()
         self._stop, self._lock, self._own = threading.Event(), threading.Lock(), threading.local()
         self._reports: dict[int, Report] = {}
         self._left = 0
@@ -42,6 +39,7 @@ class Local:
     ) -> dict[int, Done]:
         """{k: function(worker, k, tasks[k])}. The first error stops the others and is raised."""
         self._left = len(tasks)
+        self._listener.wave_started(len(tasks))
         futures = {k: self._pool.submit(self._run, function, k, task) for k, task in tasks.items()}
         try:
             done, waiting = wait(futures.values(), return_when=FIRST_EXCEPTION)
@@ -79,7 +77,7 @@ class Local:
         with self._lock:
             self._left -= 1
             self._reports[k] = worker.report
-        self._finished(k)
+        self._listener.client_finished(k)
         return done
 
     def _worker(self) -> Worker:

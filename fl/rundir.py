@@ -135,6 +135,12 @@ class RunDir:
         with _explained(self.path / name, f"write {name}"):
             write_atomic(self.path / name, text.encode())
 
+    def read_json(self, name: str) -> Any:
+        try:
+            return json.loads((self / name).read_text())
+        except (OSError, ValueError) as wrong:
+            raise RunDirError(f"expected {self / name} of a finished run, got {wrong}") from wrong
+
     def write_json(self, name: str, value: object) -> None:
         self.write_text(name, json.dumps(value, indent=1, allow_nan=False) + "\n")
 

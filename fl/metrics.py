@@ -1,0 +1,148 @@
+"""From what a round gave to the lines of metrics.jsonl and clients.jsonl, and from those to summary.json.
+
+The keys are described in fl/rundir.py. Means are unweighted over clients (SPEC.md 2.10).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean, pstdev
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+import sparse_engine as se
+from fl.algorithms.base import Round
+from fl.client import Report
+from fl.config import Config
+
+Record = dict[str, Any]
+_COUNTS = ("", "_paper", "_dense")  # columns of Traffic
+
+
+class Modelled(NamedTuple):
+    """A round as the device model has it: nothing here is measured."""
+
+    time_s: float
+    energy_j: float
+    start_s: NDArray[np.float64]
+    finish_s: NDArray[np.float64]
+
+
+def round_record(
+    t: int, result: Round, reports: Mapping[int, Report], modelled: Modelled, lr: float, wall_s: float
+) -> Record:
+    """One line of metrics.jsonl."""
+    trained = [reports[k] for k in sorted(reports)]
+    accuracy = [report.accuracy for report in trained]
+    votes = _present(result.columns.get("vote", ()))
+    schedule = result.schedule
+    return {
+        "round": t,
+        "accuracy_mean": mean(accuracy),
+        "accuracy_min": min(_present(accuracy), default=None),
+        "accuracy_max": max(_present(accuracy), default=None),
+        "accuracy_std": pstdev(_present(accuracy)) if _present(accuracy) else None,
+        "accuracy_before": mean(report.accuracy_before for report in trained),
+        "loss": mean(report.loss for report in trained),
+        **_densities(result.models),
+        "flop_round": sum(report.flop for report in trained),
+        "flop_dense": sum(report.flop_dense for report in trained),
+        **_traffic(result),
+        "sim_time_s": modelled.time_s,
+        "sim_energy_j": modelled.energy_j,
+        "depth": schedule.depth,
+        "parallelism": schedule.parallelism,
+        "votes": fmean(votes) if votes else None,
+        "drift_mean": mean(result.columns.get("drift", ())),
+        "drift_ratio_mean": mean(result.columns.get("drift_ratio", ())),
+        "pruned": sum(_present(result.columns.get("pruned", ()))),
+        **result.facts,
+        "lr": lr,
+        "wall_s": wall_s,
+        "train_s": sum(report.train_s for report in trained),
+    }
+
+
+def client_records(
+    t: int, result: Round, reports: Mapping[int, Report], modelled: Modelled
+) -> Iterable[Record]:
+    """The lines of clients.jsonl: one for every client that trained."""
+    for k, report in sorted(reports.items()):
+        yield {
+            "round": t,
+            "client": k,
+            "accuracy": report.accuracy,
+            "accuracy_before": report.accuracy_before,
+            "loss": report.loss,
+            "samples": report.samples,
+            "density": result.models[k].density,
+            "flop": report.flop,
+            "bytes_up": int(result.traffic.up[k, 0]),
+            "bytes_down": int(result.traffic.down[k, 0]),
+            "wave": int(result.schedule.wave[k]),
+            "waited_for": result.schedule.wait.of(k).tolist(),
+            "sim_start_s": float(modelled.start_s[k]),
+            "sim_finish_s": float(modelled.finish_s[k]),
+            **{name: column[k] for name, column in result.columns.items()},
+            "train_s": report.train_s,
+        }
+
+
+def summarise(cfg: Config, rounds: Sequence[Record], workers: int, environment: Mapping[str, str]) -> Record:
+    """summary.json of the rounds of a run."""
+    best = max(rounds, key=lambda r: -1 if r["accuracy_mean"] is None else r["accuracy_mean"])
+    last = rounds[-1]
+    return {
+        "name": cfg.name,
+        "algorithm": cfg.algorithm,
+        "seed": cfg.seed,
+        "num_clients": cfg.num_clients,
+        "num_rounds": cfg.num_rounds,
+        "kernels": cfg.training.kernels,
+        "accuracy_best": best["accuracy_mean"],
+        "round_best": best["round"],
+        "accuracy_last": last["accuracy_mean"],
+        "accuracy_before_last": last["accuracy_before"],
+        "density_last": last["density_mean"],
+        "t_star": last.get("t_star"),
+        "prune_rounds": [r["round"] for r in rounds if r["pruned"]],
+        **{f"bytes_total{count}": sum(r[f"bytes_total{count}"] for r in rounds) for count in _COUNTS},
+        **{f"bytes_busiest{count}": max(r[f"bytes_busiest{count}"] for r in rounds) for count in _COUNTS},
+        "flop_total": sum(r["flop_round"] for r in rounds),
+        "flop_total_dense": sum(r["flop_dense"] for r in rounds),
+        **{key: sum(r[key] for r in rounds) for key in ("sim_time_s", "sim_energy_j", "wall_s", "train_s")},
+        "workers": workers,
+        "environment": dict(environment),
+        "baseline": None,
+    }
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """Of those that are there."""
+    there = _present(values)
+    return fmean(there) if there else None
+
+
+def _present(values: Iterable[Any]) -> list[Any]:
+    return [value for value in values if value is not None]
+
+
+def _densities(models: Sequence[se.State]) -> Record:
+    densities = [model.density for model in models]
+    layout = models[0].layout
+    counts = np.mean([model.bitmap.counts.numpy() for model in models], axis=0)
+    layers = counts / np.maximum(np.array(layout.segments.sizes), 1)
+    return {
+        "density_mean": fmean(densities),
+        "density_min": min(densities),
+        "density_max": max(densities),
+        "layer_density": dict(zip(layout.names, layers.tolist(), strict=True)),
+    }
+
+
+def _traffic(result: Round) -> Record:
+    up, down = result.traffic
+    totals = {f"bytes_total{count}": int(up[:, i].sum()) for i, count in enumerate(_COUNTS)}
+    means = {f"bytes_up_mean{count}": float(up[:, i].mean()) for i, count in enumerate(_COUNTS)}
+    busiest = {f"bytes_busiest{count}": int(down[:, i].max()) for i, count in enumerate(_COUNTS)}
+    return totals | means | busiest

@@ -1,0 +1,263 @@
+"""What a run says while it runs: bars on a terminal, lines elsewhere, TensorBoard; a table at the end.
+
+A Listener hears of rounds from the loop's thread, and of waves and clients from others.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from fl.config import Config
+
+Record = dict[str, Any]
+
+
+class Listener:
+    """Hears everything, does nothing."""
+
+    def run_started(self, config: Config, path: Path, first: int) -> None:
+        """Round `first` comes next."""
+
+    def round_started(self, t: int) -> None: ...
+
+    def wave_started(self, clients: int) -> None: ...
+
+    def client_finished(self, k: int) -> None: ...
+
+    def round_finished(self, record: Record) -> None: ...
+
+    def note(self, text: str) -> None:
+        """Something that the user should know."""
+
+    def run_stopped(self) -> None:
+        """Finished, failed or interrupted."""
+
+
+class Several(Listener):
+    """Hands everything on to each."""
+
+    def __init__(self, listeners: Iterable[Listener]) -> None:
+        self.listeners = [*listeners]
+
+    def run_started(self, config: Config, path: Path, first: int) -> None:
+        for one in self.listeners:
+            one.run_started(config, path, first)
+
+    def round_started(self, t: int) -> None:
+        for one in self.listeners:
+            one.round_started(t)
+
+    def wave_started(self, clients: int) -> None:
+        for one in self.listeners:
+            one.wave_started(clients)
+
+    def client_finished(self, k: int) -> None:
+        for one in self.listeners:
+            one.client_finished(k)
+
+    def round_finished(self, record: Record) -> None:
+        for one in self.listeners:
+            one.round_finished(record)
+
+    def note(self, text: str) -> None:
+        for one in self.listeners:
+            one.note(text)
+
+    def run_stopped(self) -> None:
+        for one in self.listeners:
+            one.run_stopped()
+
+
+class Lines(Listener):
+    """One line a round, for logs and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def run_started(self, config: Config, path: Path, first: int) -> None:
+        self.rounds, self.first, self.began = config.num_rounds, first, perf_counter()
+        self._print(_title(config, path) + (f", from round {first}" if first else ""))
+
+    def round_finished(self, record: Record) -> None:
+        done, left = record["round"] + 1, self.rounds - record["round"] - 1
+        eta = (perf_counter() - self.began) / (done - self.first) * left
+        self._print(
+            f"round {record['round']:>4}/{self.rounds - 1}  {_figures(record)}  left {_duration(eta)}"
+        )
+
+    def note(self, text: str) -> None:
+        self._print(text)
+
+    def _print(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+class Bars(Listener):
+    """A bar for the rounds and one for the clients of a round, for terminals."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[figures]}"),
+            console=console,
+            transient=True,
+        )
+
+    def run_started(self, config: Config, path: Path, first: int) -> None:
+        self.console.print(_title(config, path), markup=False, highlight=False, soft_wrap=True)
+        self.rounds = self.progress.add_task("rounds", total=config.num_rounds, completed=first, figures="")
+        self.clients = self.progress.add_task("clients", total=config.num_clients, figures="")
+        self.wave = 0
+        self.progress.start()
+
+    def round_started(self, t: int) -> None:
+        self.wave = 0
+        self.progress.reset(self.clients, description=f"round {t}")
+
+    def wave_started(self, clients: int) -> None:
+        self.wave += 1
+        self.progress.update(self.clients, figures=f"wave {self.wave}, {clients} clients")
+
+    def client_finished(self, k: int) -> None:
+        self.progress.advance(self.clients)
+
+    def round_finished(self, record: Record) -> None:
+        self.progress.update(self.rounds, advance=1, figures=_figures(record))
+
+    def note(self, text: str) -> None:
+        self.progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def run_stopped(self) -> None:
+        self.progress.stop()
+
+
+class TensorBoard(Listener):
+    """Every number of metrics.jsonl as a curve, under DIR/tensorboard."""
+
+    def __init__(self) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as missing:
+            raise RuntimeError(
+                "expected the package tensorboard, got none: pip install 'sparsefl[tensorboard]'"
+            ) from missing
+        self._make = SummaryWriter
+        self._writer: Any = None
+
+    def run_started(self, config: Config, path: Path, first: int) -> None:
+        # purge_step hides what a run that is resumed here wrote after its checkpoint
+        self._writer = self._make(path / "tensorboard", purge_step=first)
+
+    def round_finished(self, record: Record) -> None:
+        for key, value in record.items():
+            if isinstance(value, int | float) and key != "round":
+                self._writer.add_scalar(key, value, record["round"])
+        for name, density in record.get("layer_density", {}).items():
+            self._writer.add_scalar(f"layer_density/{name}", density, record["round"])
+        self._writer.flush()
+
+    def run_stopped(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+def for_console(console: Console) -> Listener:
+    return Bars(console) if console.is_terminal else Lines(console)
+
+
+def summary_table(summary: Record) -> Table:
+    """What a run gave and what it cost. Measured and modelled figures have rows of their own."""
+    table = Table(
+        title=f"{summary['name']}: {summary['algorithm']}, {summary['num_rounds']} rounds",
+        title_justify="left",
+    )
+    for name, justify in (("", "left"), ("this run", "right"), ("dense", "right"), ("dense / this", "right")):
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    best = f"{_percent(summary['accuracy_best'])} (round {summary['round_best']})"
+    table.add_row("test accuracy, best round", best)
+    table.add_row("test accuracy, last round", _percent(summary["accuracy_last"]))
+    table.add_row("density, last round", f"{summary['density_last']:.3f}", "1")
+    prunings = ", ".join(map(str, summary["prune_rounds"])) or "none"
+    table.add_row("prunings in rounds", prunings)
+    _compare(table, "bytes sent, at-rest form", _bytes, summary["bytes_total"], summary["bytes_total_dense"])
+    _compare(
+        table, "  as the paper counts", _bytes, summary["bytes_total_paper"], summary["bytes_total_dense"]
+    )
+    _compare(table, "training FLOP", _flop, summary["flop_total"], summary["flop_total_dense"])
+    baseline = summary.get("baseline") or {}
+    _compare(
+        table, "local training, measured, all clients", _duration, summary["train_s"], baseline.get("train_s")
+    )
+    _compare(table, "wall time, measured", _duration, summary["wall_s"], baseline.get("wall_s"))
+    table.add_row("time, modelled", _duration(summary["sim_time_s"]))
+    table.add_row("energy, modelled", f"{summary['sim_energy_j']:,.4g} J")
+    return table
+
+
+def _compare(table: Table, name: str, shown: Any, ours: float, dense: float | None) -> None:
+    if dense is None:
+        table.add_row(name, shown(ours), "not measured")
+    else:
+        table.add_row(name, shown(ours), shown(dense), f"{dense / ours:.2f}x" if ours else "")
+
+
+def _title(config: Config, path: Path) -> str:
+    what = (
+        f"{config.algorithm} on {config.data.name}, {config.model.name} ({config.training.kernels} kernels)"
+    )
+    return f"{config.name}: {what}, {config.num_clients} clients, {config.num_rounds} rounds, in {path}"
+
+
+def _figures(record: Record) -> str:
+    parts = [
+        f"accuracy {_percent(record['accuracy_mean'])}",
+        f"density {record['density_mean']:.3f}",
+        f"sent {_bytes(record['bytes_total'])}",
+        f"{record['wall_s']:.1f} s",
+    ]
+    if record.get("votes") is not None:
+        parts.insert(2, f"votes {record['votes']:.2f}")
+    if record.get("pruned"):
+        parts.insert(2, f"pruned {record['pruned']}")
+    return "  ".join(parts)
+
+
+def _percent(share: float | None) -> str:
+    return "none" if share is None else f"{100 * share:.2f} %"
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def _flop(count: float) -> str:
+    return f"{count:.3g}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
