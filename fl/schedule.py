@@ -16,7 +16,7 @@ levels become narrow (a ring in order of id has as many levels as clients) is pl
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -69,6 +69,11 @@ class Schedule:
         for k in np.argsort(self.reuse).tolist():
             waves[self.wave[k]].append(self.turn(k))
         return waves
+
+    def timed(self, duration: ArrayLike) -> "Schedule":
+        """The same waiting sets, had training taken this long: what a round that is over comes to."""
+        again = plan(self.wait, self.reuse, self.wait.num_clients, duration=duration)
+        return replace(self, start=again.start, finish=again.finish)
 
     def turn(self, k: int) -> Turn:
         wait_for = self.wait.of(k).tolist()

@@ -141,6 +141,17 @@ def test_ties_go_by_reuse_index():
     assert plan(neighbours, np.array([2, 1, 0, 3]), 1).wait.of(3).tolist() == [2]
 
 
+def test_other_times_same_waiting():
+    """Planned with 0 fast and 1 slow, so 2 waits for 0; then 0 took 7."""
+    neighbours = make("edges", 3, edges=[(2, 0), (2, 1)]).neighbours(0)
+    planned = plan(neighbours, np.arange(3), 1, duration=[1, 5, 1])
+    over = planned.timed([7, 5, 2])
+    assert planned.start.tolist() == [0, 0, 1] and over.start.tolist() == [0, 0, 7]
+    assert (
+        over.finish.tolist() == [7, 5, 9] and over.wait is planned.wait and over.depth == planned.depth == 1
+    )
+
+
 def test_no_waiting_is_parallel():
     planned = plan(make("random", 50, degree=9).neighbours(0), np.arange(50), 0)
     assert planned.depth == 0 and planned.parallelism == 1 and not planned.start.any()
