@@ -13,7 +13,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fl.data.dataset import Dataset
+from fl.data.dataset import Dataset, Part
 
 PAD = 4
 Batch = tuple[Tensor, Tensor]
@@ -31,7 +31,7 @@ def batches(
 
     `augment` overrides the data set's own flag. One random batch: next(batches(...)).
     """
-    _check(batch_size, indices)
+    _check(batch_size, indices, data.train)
     order = rng.permutation(indices)
     shifts, mirrored = rng.integers(0, 2 * PAD + 1, (2, len(order))), rng.random(len(order)) < 0.5
     change = data.augment if augment is None else augment
@@ -40,9 +40,9 @@ def batches(
 
 def evaluation_batches(data: Dataset, indices: NDArray[np.integer], batch_size: int) -> Iterator[Batch]:
     """The test samples `indices` in their order, as they are."""
-    _check(batch_size, indices)
+    _check(batch_size, indices, data.test)
     return (
-        _batch(data, *data.test.take(indices[start : start + batch_size]))
+        _batch(data, data.test.take(indices[start : start + batch_size]))
         for start in range(0, len(indices), batch_size)
     )
 
@@ -52,29 +52,33 @@ def _train(
 ) -> Iterator[Batch]:
     for start in range(0, len(order), batch_size):
         now = slice(start, start + batch_size)
-        images, labels = data.train.take(order[now])
+        part = data.train.take(order[now])
         if change:
-            images = crop_and_mirror(images, shifts[:, now], mirrored[now])
-        yield _batch(data, images, labels)
+            part = Part(crop_and_mirror(part.images, shifts[:, now], mirrored[now]), part.labels)
+        yield _batch(data, part)
 
 
 def crop_and_mirror(images: NDArray[np.uint8], shifts: NDArray, mirrored: NDArray) -> NDArray[np.uint8]:
     """Image i, padded, from row shifts[0, i] and column shifts[1, i] on, and mirrored where mirrored[i]."""
-    height, width = images.shape[2:]
-    padded = np.pad(images, ((0, 0), (0, 0), (PAD, PAD), (PAD, PAD)))
+    n, channels, height, width = images.shape
+    padded = np.zeros((n, channels, height + 2 * PAD, width + 2 * PAD), dtype=np.uint8)  # np.pad is slow
+    padded[:, :, PAD:-PAD, PAD:-PAD] = images
     windows = sliding_window_view(padded, (height, width), axis=(2, 3))  # [n, C, 9, 9, H, W], a view
-    out = windows[np.arange(len(images)), :, shifts[0], shifts[1]]
+    out = windows[np.arange(n), :, shifts[0], shifts[1]]
     out[mirrored] = out[mirrored, :, :, ::-1]
     return out
 
 
-def _batch(data: Dataset, images: NDArray[np.uint8], labels: NDArray[np.int64]) -> Batch:
+def _batch(data: Dataset, part: Part) -> Batch:
     mean, std = (torch.tensor(x, dtype=torch.float32).view(-1, 1, 1) for x in (data.mean, data.std))
-    return torch.from_numpy(images).float().sub_(mean).div_(std), torch.from_numpy(labels)
+    return torch.from_numpy(part.images).float().sub_(mean).div_(std), torch.from_numpy(part.labels)
 
 
-def _check(batch_size: int, indices: NDArray) -> None:
+def _check(batch_size: int, indices: NDArray, part: Part) -> None:
     if batch_size < 1:
         raise ValueError(f"expected a batch size of at least 1, got {batch_size}")
     if indices.ndim != 1 or indices.dtype.kind not in "iu":
         raise ValueError(f"expected indices as a list of integers, got {indices.dtype} {indices.shape}")
+    lowest, highest = indices.min(initial=0), indices.max(initial=0)
+    if lowest < 0 or highest >= len(part):
+        raise ValueError(f"expected indices from 0 to {len(part) - 1}, got {lowest} to {highest}")

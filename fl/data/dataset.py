@@ -5,7 +5,6 @@ channel of the training part, in the unit of the bytes. A batch holds (x - mean)
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,16 +12,18 @@ from numpy.typing import NDArray
 _CHUNK = 4096  # images; int64 copies of more would not fit a cache, nor small memories
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Part:
     """Images and their labels. The images may be memory-mapped."""
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
 
-    def __len__(self) -> int:  # of samples, not of fields
+    def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, index: NDArray[np.integer]) -> "Part":
+        """The samples `index`, copied."""
         return Part(self.images[index], self.labels[index])
 
 
@@ -45,7 +46,7 @@ class Dataset:
         if shapes["train"] != shapes["test"]:
             raise ValueError(f"{self.name}: expected images of one shape, got {shapes}")
         channels = self.shape[0]
-        if len(self.mean) != channels or len(self.std) != channels or not min(self.std) > 0:
+        if not len(self.mean) == len(self.std) == channels or not all(s > 0 for s in self.std):
             given = f"mean={self.mean}, std={self.std}"
             raise ValueError(f"{self.name}: expected {channels} means and positive stds, got {given}")
 
@@ -80,7 +81,7 @@ def channel_statistics(images: NDArray[np.uint8]) -> tuple[tuple[float, ...], tu
 
 
 def _check(what: str, part: Part, num_classes: int) -> None:
-    images, labels = part
+    images, labels = part.images, part.labels
     if images.dtype != np.uint8 or images.ndim != 4:
         wanted = "uint8 images [n, channels, height, width]"
         raise ValueError(f"{what}: expected {wanted}, got {images.dtype} {images.shape}")

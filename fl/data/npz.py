@@ -9,8 +9,6 @@
 `lesion_id` (HAM10000) is another name of `groups`. Other arrays in the file are ignored. No pickles.
 """
 
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from numpy.typing import NDArray
 from fl.data.dataset import Dataset, Part, channel_statistics
 from fl.data.split import split
 
+_MOST_CLASSES = 2**16  # without names; a larger label is no class number
 _KEYS = ("x", "y", "x_test", "y_test", "groups", "lesion_id", "classes")
 
 
@@ -34,11 +33,12 @@ def read(name: str, path: Path, *, grouped: bool = False) -> Dataset:
 
 def _arrays(path: Path) -> dict[str, NDArray]:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("it is one array")
+        file = np.load(path, allow_pickle=False)
+        if isinstance(file, np.ndarray):
+            raise ValueError("one array, not an archive of arrays")
+        with file:
             return {key: file[key] for key in _KEYS if key in file.files}
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as wrong:
+    except Exception as wrong:  # on a damaged file numpy, zipfile and the decoders raise almost anything
         raise ValueError(f"{path}: expected an intact .npz file without pickles, got: {wrong}") from wrong
 
 
@@ -48,12 +48,15 @@ def _dataset(name: str, arrays: Mapping[str, NDArray], grouped: bool) -> Dataset
         raise ValueError(
             "expected an array 'lesion_id' (or 'groups'), got none: images of one lesion would leak"
         )
+    if "classes" in arrays and arrays["classes"].ndim != 1:
+        raise ValueError(f"expected classes as a list of names, got shape {arrays['classes'].shape}")
     whole = _part(arrays, "x", "y")
     if "x_test" in arrays or "y_test" in arrays:
         train, test = whole, _part(arrays, "x_test", "y_test")
     else:
         train, test = (whole.take(index) for index in split(whole.labels, groups))
-    classes = _classes(arrays, max(int(part.labels.max(initial=-1)) for part in (train, test)))
+    highest = max(int(part.labels.max(initial=0)) for part in (train, test))
+    classes = tuple(map(str, arrays.get("classes", range(highest + 1))))
     mean, std = channel_statistics(train.images)
     return Dataset(name, train, test, classes, mean, std)
 
@@ -66,6 +69,11 @@ def _part(arrays: Mapping[str, NDArray], x: str, y: str) -> Part:
     if labels.dtype.kind not in "iu" or labels.shape != (len(images),):
         given = f"{labels.dtype} {labels.shape}"
         raise ValueError(f"expected {y} as {len(images)} integer labels, one an image, got {given}")
+    if len(labels) == 0:
+        raise ValueError(f"expected at least one image, got {x} {arrays[x].shape}")
+    most = len(arrays["classes"]) if "classes" in arrays else _MOST_CLASSES
+    if labels.min() < 0 or labels.max() >= most:
+        raise ValueError(f"expected {y} from 0 to {most - 1}, got {labels.min()} to {labels.max()}")
     return Part(images, labels.astype(np.int64))
 
 
@@ -80,12 +88,3 @@ def _images(x: NDArray, name: str) -> NDArray[np.uint8]:
         wanted = "[n, H, W], [n, H, W, C] or [n, C, H, W] with C = 1 or 3"
         raise ValueError(f"expected {name} as {wanted}, got {x.shape}")
     return x if first else np.ascontiguousarray(x.transpose(0, 3, 1, 2))
-
-
-def _classes(arrays: Mapping[str, NDArray], highest: int) -> tuple[str, ...]:
-    names = arrays.get("classes")
-    if names is None:
-        return tuple(map(str, range(highest + 1)))
-    if names.ndim != 1:
-        raise ValueError(f"expected classes as a list of names, got {names.dtype} {names.shape}")
-    return tuple(map(str, names))

@@ -59,7 +59,7 @@ def partition(
     """Divide `data` among the clients; the same for the same arguments.
 
     `train_per_client`: by default as many as there are for everybody; a few samples may be left over.
-    `disjoint=False` lets clients share training samples (none has one twice), for more clients than samples.
+    `disjoint=False` lets clients share training samples, but none has one twice; it needs `train_per_client`.
 
     A test set has at most `test_per_client` samples (default: the test part divided by the clients, at least
     100), in the class shares of the client's training samples; fewer where that would need more of a class
@@ -67,6 +67,8 @@ def partition(
     and need not: nobody trains on them.
     """
     _check(data, num_clients, kind, alpha, classes_per_client, train_per_client, test_per_client)
+    if not disjoint and train_per_client is None:
+        raise ValueError("expected train_per_client with disjoint=False, got None")
     labels, num_classes = data.train.labels, data.num_classes
     stock = np.bincount(labels, minlength=num_classes)
     rng = stream(seed, f"partition {kind}")
@@ -89,8 +91,7 @@ def partition(
 
 def _per_client(wanted: int | None, samples: int, num_clients: int, disjoint: bool) -> int:
     possible = samples // num_clients if disjoint else samples
-    if wanted is None:
-        wanted = max(samples // num_clients, 1)
+    wanted = max(possible, 1) if wanted is None else wanted
     if wanted > possible:
         who = f"each of {num_clients:,} clients out of {samples:,}"
         hint = "; disjoint=False lets them share" if disjoint else ""
@@ -158,3 +159,5 @@ def _check(
     for name, value in positive.items():
         if value is not None and value < 1:
             raise ValueError(f"expected {name} of at least 1, got {value}")
+    if test_per_client is not None and test_per_client > len(data.test):
+        raise ValueError(f"expected test_per_client up to {len(data.test):,}, got {test_per_client:,}")

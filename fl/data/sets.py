@@ -21,7 +21,7 @@ from fl.data.dataset import Dataset, Part, channel_statistics
 
 _CIFAR_PAGE = "the CIFAR page of Alex Krizhevsky (www.cs.toronto.edu/~kriz/cifar.html)"
 _HAM_PAGE = "Harvard Dataverse (dataset 'The HAM10000 dataset', doi:10.7910/DVN/DBW86T)"
-_BINARIES = {binary.name: binary for binary in (cifar.CIFAR10, cifar.CIFAR100)}
+BINARIES = {binary.name: binary for binary in (cifar.CIFAR10, cifar.CIFAR100)}
 _CHUNK = 512
 
 
@@ -30,8 +30,8 @@ def load(name: str, root: str | Path | None = None, *, size: int | None = None) 
     folder = data_root(root)
     if name == "digits":
         data = npz.read(name, Path(__file__).with_name("digits.npz"))
-    elif name in _BINARIES:
-        data = _cifar(_BINARIES[name], folder)
+    elif name in BINARIES:
+        data = _cifar(BINARIES[name], folder)
     else:
         path = folder / (name if name.endswith(".npz") else f"{name}.npz")
         if not path.is_file():
@@ -83,7 +83,7 @@ def _absent(name: str, path: Path) -> str:
             f"Fetch the images and HAM10000_metadata from {_HAM_PAGE} and write them as one .npz with x, y, "
             "lesion_id and classes (README, 'Data'), or set SPARSE_DATA to the directory that holds it."
         )
-    known = ", ".join(["digits", *_BINARIES, "ham10000"])
+    known = ", ".join(["digits", *BINARIES, "ham10000"])
     return (
         what + f"Known data sets: {known}; any other is a file NAME.npz with arrays x and y (README, 'Data')."
     )

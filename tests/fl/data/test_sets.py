@@ -1,0 +1,134 @@
+"""Where data sets are looked for, what is said when they are not there, the shipped one, and resizing."""
+
+import numpy as np
+import pytest
+import torch
+
+from fl.data import load
+from fl.data.sets import data_root
+
+
+def test_digits_come_with_the_package(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SPARSE_DATA", raising=False)
+    data = load("digits")
+    assert data.shape == (1, 8, 8) and data.num_classes == 10 and not data.augment
+    assert len(data.train) == 1438 and len(data.test) == 359
+    counts = np.bincount(data.train.labels) + np.bincount(data.test.labels)
+    assert counts.tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]  # scikit-learn's
+    assert max(data.train.images.max(), data.test.images.max()) == 16
+    assert not {x.tobytes() for x in data.train.images} & {x.tobytes() for x in data.test.images}
+    np.testing.assert_array_equal(data.test.images, load("digits").test.images)
+
+
+def test_where_data_are_looked_for(monkeypatch, tmp_path):
+    monkeypatch.delenv("SPARSE_DATA", raising=False)
+    assert data_root().as_posix() == "data"
+    monkeypatch.setenv("SPARSE_DATA", "")  # set to nothing is not set
+    assert data_root().as_posix() == "data"
+    monkeypatch.setenv("SPARSE_DATA", str(tmp_path / "a"))
+    assert data_root() == tmp_path / "a"
+    assert data_root(tmp_path / "b") == tmp_path / "b"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert data_root("~/c") == tmp_path / "c"
+
+
+def test_each_place_is_used(monkeypatch, tmp_path):
+    for name in ("argument", "variable", "here"):
+        (tmp_path / name / "data").mkdir(parents=True)
+        x = np.full((20, 4, 4), len(name), dtype=np.uint8)
+        for folder in (tmp_path / name, tmp_path / name / "data"):
+            np.savez(folder / "some.npz", x=x, y=np.zeros(20, int))
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.delenv("SPARSE_DATA", raising=False)
+    assert load("some").mean == (4.0,)
+    monkeypatch.setenv("SPARSE_DATA", str(tmp_path / "variable"))
+    assert load("some").mean == (8.0,)
+    assert load("some", tmp_path / "argument").mean == (8.0,)
+    assert load("some.npz", str(tmp_path / "here")).mean == (4.0,)
+    assert load(str(tmp_path / "here" / "some.npz")).mean == (4.0,)  # an absolute name needs no root
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("cifar10", ["cifar-10-binary.tar.gz", "cifar-10-batches-bin", "CIFAR page", "SPARSE_DATA"]),
+        ("cifar100", ["cifar-100-binary.tar.gz", "cifar-100-binary", "CIFAR page", "SPARSE_DATA"]),
+        ("ham10000", ["Harvard Dataverse", "ham10000.npz", "lesion_id", "SPARSE_DATA"]),
+        ("cifra10", ["cifra10.npz", "digits, cifar10, cifar100, ham10000", "x and y"]),
+    ],
+)
+def test_nothing_there(tmp_path, name, said):
+    with pytest.raises(FileNotFoundError) as caught:
+        load(name, tmp_path / "nowhere")
+    for words in (*said, str(tmp_path / "nowhere")):
+        assert words in str(caught.value)
+
+
+def test_ham10000_needs_lesions(tmp_path):
+    content = {"x": np.zeros((30, 4, 4, 3), np.uint8), "y": np.arange(30) % 2}
+    np.savez(tmp_path / "ham10000.npz", **content)
+    with pytest.raises(ValueError, match="ham10000.npz: expected an array 'lesion_id'"):
+        load("ham10000", tmp_path)
+    np.savez(tmp_path / "ham10000.npz", **content, lesion_id=np.arange(30) // 2 * 2 + np.arange(30) % 2)
+    assert load("ham10000", tmp_path).shape == (3, 4, 4)
+
+
+def blocks(root, size=8):
+    """Images of four plain quarters."""
+    quarters = np.random.default_rng(0).integers(0, 256, (20, 2, 2, 3), dtype=np.uint8)
+    x = quarters.repeat(size // 2, 1).repeat(size // 2, 2)
+    np.savez(root / "blocks.npz", x=x, y=np.zeros(20, int), x_test=x[:2], y_test=np.zeros(2, int))
+    return quarters.transpose(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize("size", [2, 4, 8, 16])
+def test_resizing_keeps_the_corners_and_the_order(tmp_path, size):
+    quarters = blocks(tmp_path)
+    data = load("blocks", tmp_path, size=size)
+    assert data.shape == (3, size, size) and data.train.images.dtype == np.uint8
+    corners = data.train.images[:, :, :: size - 1, :: size - 1].astype(int)
+    near = 0 if size >= 8 else 60 if size == 2 else 30  # a small image's corner is a mean around it
+    assert abs(corners - quarters).max() <= near
+    np.testing.assert_array_equal(data.test.images, data.train.images[:2])
+    np.testing.assert_allclose(data.mean, data.train.images.mean(axis=(0, 2, 3)))
+    np.testing.assert_allclose(data.std, data.train.images.std(axis=(0, 2, 3)))
+
+
+def test_resizing_is_bilinear(tmp_path):
+    """One row worked by hand: 0, 100 at twice the size is 0, 25, 75, 100."""
+    x = np.tile(np.array([0, 100], np.uint8), (20, 2, 1))
+    np.savez(tmp_path / "row.npz", x=x, y=np.zeros(20, int))
+    images = load("row", tmp_path, size=4).train.images
+    np.testing.assert_array_equal(images, np.tile([0, 25, 75, 100], (16, 1, 4, 1)))
+
+
+def test_same_size_is_the_same_set(tmp_path):
+    blocks(tmp_path)
+    np.testing.assert_array_equal(
+        load("blocks", tmp_path, size=8).train.images, load("blocks", tmp_path).train.images
+    )
+    with pytest.raises(ValueError, match="at least 1 pixel, got 0"):
+        load("blocks", tmp_path, size=0)
+
+
+def test_resizing_takes_no_generator_and_no_gradient(tmp_path):
+    blocks(tmp_path)
+    before = torch.random.get_rng_state()
+    load("blocks", tmp_path, size=4)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_real_ham10000(real):
+    data = real("ham10000", size=64)
+    assert data.shape == (3, 64, 64)
+    assert data.classes == ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
+    counts = np.bincount(data.train.labels) + np.bincount(data.test.labels)
+    assert counts.tolist() == [327, 514, 1099, 115, 1113, 6705, 142]  # published
+    np.testing.assert_allclose(np.bincount(data.test.labels) / counts, 0.2, atol=0.01)
+    np.testing.assert_allclose(np.array(data.mean) / 255, [0.7635, 0.5462, 0.5706], atol=0.005)
+
+
+def test_real_mnist5k(real):
+    data = real("mnist5k")
+    assert data.shape == (1, 28, 28) and np.bincount(data.test.labels).tolist() == [100] * 10
