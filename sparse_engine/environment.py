@@ -11,7 +11,7 @@ import torch
 from kernels import native, registry
 
 PACKAGES = ("sparsefl", "torch", "triton", "numpy", "scipy")
-OVERRIDES = ("SPARSE_BACKEND", "SPARSE_ISA", "SPARSE_THREADS", "TRITON_INTERPRET")
+OVERRIDES = ("SPARSE_BACKEND", "SPARSE_ISA", "SPARSE_PLAN", "SPARSE_THREADS", "TRITON_INTERPRET")
 
 
 def environment() -> dict[str, str]:

@@ -14,7 +14,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kernels import bitmap, sparse_conv
+from kernels.pack import pack
 from kernels.sparse_conv import Conv
+from sparse_engine import plan
 from sparse_engine.batch_last import to_images, to_planes
 
 # Receives the dense gradient of a weight, in the weight's shape, while backward passes its layer.
@@ -47,7 +49,7 @@ class _Conv2d(torch.autograd.Function):
     ) -> Tensor:
         ctx.conv, ctx.watch = conv, watch
         ctx.save_for_backward(x, values)
-        return sparse_conv.forward(conv, values, x, bias)
+        return sparse_conv.forward(conv, values, x, bias, kernel=_kernel(conv, "forward", x))
 
     @staticmethod
     @once_differentiable
@@ -55,13 +57,22 @@ class _Conv2d(torch.autograd.Function):
         x, values = ctx.saved_tensors
         need_x, need_values, need_bias, *_ = ctx.needs_input_grad
         dy = dy.contiguous()
-        size = (x.shape[1], x.shape[2])
-        dx = sparse_conv.input_gradient(ctx.conv, values, dy, size) if need_x else None
-        dv = sparse_conv.weight_gradient(ctx.conv, x, dy) if need_values else None
-        db = dy.sum((1, 2, 3)) if need_bias else None
+        conv, dx, dv = ctx.conv, None, None
+        if need_x:
+            size, kernel = (x.shape[1], x.shape[2]), _kernel(conv, "input_gradient", x)
+            dx = sparse_conv.input_gradient(conv, values, dy, size, kernel=kernel)
         if ctx.watch is not None:
-            ctx.watch(dense_gradient(ctx.conv, x, dy))
+            dw = dense_gradient(conv, x, dy)
+            ctx.watch(dw)
+            dv = pack(dw.view(-1), conv.bitmap)
+        elif need_values:
+            dv = sparse_conv.weight_gradient(conv, x, dy, kernel=_kernel(conv, "weight_gradient", x))
+        db = dy.sum((1, 2, 3)) if need_bias else None
         return dx, dv, db, None, None
+
+
+def _kernel(conv: Conv, direction: str, x: Tensor) -> str:
+    return plan.current().kernel(conv, direction, x.shape[1], x.shape[2], x.shape[3])
 
 
 def dense_gradient(conv: Conv, x: Tensor, dy: Tensor) -> Tensor:
@@ -75,4 +86,5 @@ def dense_gradient(conv: Conv, x: Tensor, dy: Tensor) -> Tensor:
         conv.padding,
         conv.dilation,
     )
-    return sparse_conv.weight_gradient(full, x, dy).view(conv.shape)
+    kernel = _kernel(full, "weight_gradient", x)
+    return sparse_conv.weight_gradient(full, x, dy, kernel=kernel).view(conv.shape)

@@ -14,6 +14,7 @@ kernel is an argument; without one, `suggest` tells.
 """
 
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any
 
 import torch
@@ -26,7 +27,9 @@ _call = registry.bind(__name__)
 KERNELS = ("sparse", "dense", "winograd")
 DIRECTIONS = ("forward", "input_gradient", "weight_gradient")
 DENSE_FROM = 0.85  # stored share from which the dense kernel is the faster one
-WINOGRAD_FROM = 0.4
+# The same for Winograd's: a share, and another over the columns of its products (4x4 tiles times images),
+# because transforming the weight costs the same however few they are.
+WINOGRAD_FROM = {"forward": (0.28, 8), "input_gradient": (0.28, 8), "weight_gradient": (0.3, 12)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,10 +86,13 @@ class Conv:
         return size[0], size[1]
 
 
-def suggest(conv: Conv) -> str:
-    """The kernel that is usually the fastest, by density alone."""
-    if "winograd" in conv.kernels and conv.density >= WINOGRAD_FROM:
-        return "winograd"
+def suggest(conv: Conv, direction: str, height: int, width: int, batch: int) -> str:
+    """The kernel that is usually the fastest for an input image [height, width] and batch."""
+    if "winograd" in conv.kernels:
+        high, wide = (height, width) if direction == "input_gradient" else conv.output_size(height, width)
+        share, more = WINOGRAD_FROM[direction]
+        if conv.density >= share + more / max(1, ceil(high / 4) * ceil(wide / 4) * batch):
+            return "winograd"
     return "dense" if conv.density >= DENSE_FROM else "sparse"
 
 
@@ -94,7 +100,6 @@ def forward(
     conv: Conv, values: Tensor, x: Tensor, bias: Tensor | None = None, *, kernel: str | None = None
 ) -> Tensor:
     """y [out, height, width, batch]"""
-    kernel = _checked(conv, kernel)
     _check(conv, values=values)
     _check_image(conv.in_channels, x=x)
     checks.same_dtype(values=values, x=x, **({} if bias is None else {"bias": bias}))
@@ -104,6 +109,7 @@ def forward(
         checks.length(conv.out_channels, "biases", bias=bias)
     y = memory.empty((conv.out_channels, height, width, x.shape[3]), x)
     if y.numel():
+        kernel = _chosen(kernel, conv, "forward", x.shape)
         _call("conv_forward", x.device, conv, values, x, bias, y, kernel)
     return y
 
@@ -112,20 +118,19 @@ def input_gradient(
     conv: Conv, values: Tensor, dy: Tensor, size: tuple[int, int], *, kernel: str | None = None
 ) -> Tensor:
     """dx [in, *size, batch]"""
-    kernel = _checked(conv, kernel)
     _check(conv, values=values)
     _check_image(conv.out_channels, dy=dy)
     checks.same_dtype(values=values, dy=dy)
     _check_size(conv, dy, size)
     dx = memory.empty((conv.in_channels, *size, dy.shape[3]), dy)
     if dx.numel():
+        kernel = _chosen(kernel, conv, "input_gradient", dx.shape)
         _call("conv_input_gradient", dy.device, conv, values, dy, dx, kernel)
     return dx
 
 
 def weight_gradient(conv: Conv, x: Tensor, dy: Tensor, *, kernel: str | None = None) -> Tensor:
     """dv, packed like the values."""
-    kernel = _checked(conv, kernel)
     _check_image(conv.in_channels, x=x)
     _check_image(conv.out_channels, dy=dy)
     checks.same_dtype(x=x, dy=dy)
@@ -134,14 +139,17 @@ def weight_gradient(conv: Conv, x: Tensor, dy: Tensor, *, kernel: str | None = N
         raise ValueError(f"expected one batch size, got x {x.shape[3]} and dy {dy.shape[3]}")
     dv = x.new_zeros(conv.bitmap.nnz)
     if dv.numel() and dy.numel():
+        kernel = _chosen(kernel, conv, "weight_gradient", x.shape)
         _call("conv_weight_gradient", x.device, conv, x, dy, dv, kernel)
     return dv
 
 
-def _checked(conv: Conv, kernel: str | None) -> str:
-    if kernel is not None and kernel not in conv.kernels:
+def _chosen(kernel: str | None, conv: Conv, direction: str, image: torch.Size) -> str:
+    if kernel is None:
+        return suggest(conv, direction, *image[1:])
+    if kernel not in conv.kernels:
         raise ValueError(f"expected a kernel of {conv.kernels} for this convolution, got {kernel!r}")
-    return kernel or suggest(conv)
+    return kernel
 
 
 def _check(conv: Conv, values: Tensor) -> None:

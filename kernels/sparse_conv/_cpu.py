@@ -12,9 +12,7 @@ from kernels.sparse_conv.plan import DenseSweep, Direction, Planes, Sweep
 
 
 @register("conv_forward", "cpu")
-def conv_forward(
-    conv: Conv, values: Tensor, x: Tensor, bias: Tensor | None, y: Tensor, kernel: str
-) -> None:
+def conv_forward(conv: Conv, values: Tensor, x: Tensor, bias: Tensor | None, y: Tensor, kernel: str) -> None:
     if kernel == "winograd":
         out, into = conv.out_channels, conv.in_channels
         _winograd(conv, values, x, bias, y, conv.padding, [out, into, 9 * into, 9, 0])

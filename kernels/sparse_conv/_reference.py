@@ -11,9 +11,7 @@ from kernels.sparse_conv import Conv
 
 
 @register("conv_forward", "reference")
-def conv_forward(
-    conv: Conv, values: Tensor, x: Tensor, bias: Tensor | None, y: Tensor, kernel: str
-) -> None:
+def conv_forward(conv: Conv, values: Tensor, x: Tensor, bias: Tensor | None, y: Tensor, kernel: str) -> None:
     out = F.conv2d(_nchw(x), _weight(conv, values), bias, conv.stride, conv.padding, conv.dilation)
     y.copy_(out.permute(1, 2, 3, 0))
 

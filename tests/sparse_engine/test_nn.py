@@ -45,7 +45,8 @@ def net():
 
 @pytest.fixture
 def batch():
-    draw = torch.Generator().manual_seed(1)
+    """No activation so near 0 that rounding decides on which side of a ReLU it falls (seed 1 has one)."""
+    draw = torch.Generator().manual_seed(2)
     return torch.randn(20, 3, 12, 12, generator=draw), torch.randint(0, 10, (20,), generator=draw)
 
 

@@ -1,0 +1,167 @@
+"""Which kernel runs a layer, for each direction: by a built-in rule, or as measured on this machine.
+
+SPARSE_PLAN=off        the built-in rule alone (kernels.sparse_conv.suggest): by density and size
+SPARSE_PLAN=FILE       that file's measurements, the built-in rule for what it does not have
+SPARSE_PLAN=measure    what is not in this machine's file is measured when it is first met, and kept there
+(not set)              this machine's file where there is one, as for FILE
+
+Kernels round differently. A run that shall give the same bits as another needs the same plan: the built-in
+rule is the same everywhere; a file can be taken along. The rule and a file's entries do not change while a
+program runs, unless it measures.
+"""
+
+import json
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernels import native, sparse_conv
+from kernels.sparse_conv import Conv
+from sparse_engine.environment import cpu_model
+
+VERSION = 1
+REPEATS = 3
+MARGIN = 0.95  # the rule's kernel stays unless another takes less than this share of its time
+
+# Measures one kernel of a layer and direction: seconds.
+Clock = Callable[[Conv, str, tuple[int, int, int], str], float]
+
+
+@dataclass
+class Plan:
+    """Kernels by layer, direction, image, density and threads. Without `measured`, the built-in rule."""
+
+    measured: dict[str, str] = field(default_factory=dict)
+    path: Path | None = None  # where new measurements go
+    clock: Clock | None = None  # measures what is missing
+
+    def kernel(self, conv: Conv, direction: str, height: int, width: int, batch: int) -> str:
+        rule = sparse_conv.suggest(conv, direction, height, width, batch)
+        if not self.measured and self.clock is None:
+            return rule
+        name = key(conv, direction, (height, width, batch))
+        if name not in self.measured and self.clock is not None:
+            self.measured[name] = self._fastest(conv, direction, (height, width, batch), rule, self.clock)
+            if self.path is not None:
+                write(self.path, self.measured)
+        found = self.measured.get(name, rule)
+        return found if found in conv.kernels else rule
+
+    def _fastest(
+        self, conv: Conv, direction: str, image: tuple[int, int, int], rule: str, clock: Clock
+    ) -> str:
+        seconds = {kernel: clock(conv, direction, image, kernel) for kernel in conv.kernels}
+        best = min(seconds, key=lambda kernel: seconds[kernel])
+        return best if seconds[best] < MARGIN * seconds[rule] else rule
+
+
+def key(conv: Conv, direction: str, image: tuple[int, int, int]) -> str:
+    """What decides the speed of a layer. Densities go by steps of 1/20."""
+    density = round(20 * conv.density) / 20
+    size = "x".join(map(str, conv.shape))
+    how = f"s{conv.stride} p{conv.padding[0]},{conv.padding[1]} d{conv.dilation[0]},{conv.dilation[1]}"
+    return (
+        f"{direction} {size} {how} image {'x'.join(map(str, image))} density {density:.2f} "
+        f"threads {native.num_threads()}"
+    )
+
+
+def measure(conv: Conv, direction: str, image: tuple[int, int, int], kernel: str) -> float:
+    """The best of a few runs on made-up data."""
+    height, width, batch = image
+    draw = torch.Generator().manual_seed(0)
+    values = torch.randn(conv.bitmap.nnz, generator=draw)
+    x = torch.randn(conv.in_channels, height, width, batch, generator=draw)
+    dy = torch.randn(conv.out_channels, *conv.output_size(height, width), batch, generator=draw)
+    run: dict[str, Callable[[], Any]] = {
+        "forward": lambda: sparse_conv.forward(conv, values, x, kernel=kernel),
+        "input_gradient": lambda: sparse_conv.input_gradient(
+            conv, values, dy, (height, width), kernel=kernel
+        ),
+        "weight_gradient": lambda: sparse_conv.weight_gradient(conv, x, dy, kernel=kernel),
+    }
+    run[direction]()  # makes the plan of the pass
+    return min(_seconds(run[direction]) for _ in range(REPEATS))
+
+
+def machine_file() -> Path:
+    """Where this machine's measurements are kept."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    isa = native.isa() if native.isas() else "none"
+    name = re.sub(r"[^A-Za-z0-9]+", "-", f"{cpu_model()} {os.cpu_count()} {isa}").strip("-")
+    return cache / "sparsefl" / f"plan-{name}.json"
+
+
+def read(path: Path) -> dict[str, str]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, json.JSONDecodeError) as error:
+        raise ValueError(f"cannot read the kernel plan {path}: {error}") from error
+    kernels = found.get("kernels") if isinstance(found, dict) else None
+    if not isinstance(kernels, dict) or found.get("version") != VERSION:
+        raise ValueError(f"expected a kernel plan of version {VERSION} in {path}, got something else")
+    wrong = {k: v for k, v in kernels.items() if v not in sparse_conv.KERNELS}
+    if wrong:
+        raise ValueError(f"expected kernels {sparse_conv.KERNELS} in {path}, got {wrong}")
+    return kernels
+
+
+def write(path: Path, kernels: dict[str, str]) -> None:
+    """Whole or not at all: others may read or write the file at the same time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"version": VERSION, "kernels": dict(sorted(kernels.items()))}, indent=1)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+        file.write(text + "\n")
+    os.replace(file.name, path)
+
+
+def from_environment() -> Plan:
+    """The plan that SPARSE_PLAN asks for."""
+    choice = os.environ.get("SPARSE_PLAN", "")
+    if choice == "off":
+        return Plan()
+    if choice == "measure":
+        path = machine_file()
+        return Plan(read(path) if path.exists() else {}, path, measure)
+    if choice:
+        return Plan(read(Path(choice)))
+    return Plan(read(machine_file())) if machine_file().exists() else Plan()
+
+
+_plan: ContextVar[Plan | None] = ContextVar("plan", default=None)
+_default: Plan | None = None
+
+
+def current() -> Plan:
+    global _default
+    chosen = _plan.get()
+    if chosen is not None:
+        return chosen
+    if _default is None:
+        _default = from_environment()
+    return _default
+
+
+@contextmanager
+def use_plan(plan: Plan) -> Iterator[None]:
+    """Layers that run in this context take their kernels from `plan`."""
+    token = _plan.set(plan)
+    try:
+        yield
+    finally:
+        _plan.reset(token)
+
+
+def _seconds(run: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
