@@ -105,6 +105,30 @@ class Topology(Section):
     """file with an edge list or adjacency matrix (edges)"""
 
 
+class Devices(Section):
+    """The modelled devices (fl/devices.py): simulated time and energy, and who counts as fastest."""
+
+    kind: Literal["homogeneous", "uniform", "lognormal"] = "homogeneous"
+    """all alike; different hardware, drawn once a client; stragglers, drawn each round"""
+    spread: NotNegative = 0.5
+    """how much clients differ (uniform, lognormal)"""
+    peak_flops: Positive = 80e12
+    """FLOP a second of a device"""
+    over_peak: Positive = 5.0
+    """how much longer real programs take than the peak allows"""
+    bandwidth: Positive = 1e9
+    """bit a second of a link"""
+    compute_watts: NotNegative = 450.0
+    radio_watts: NotNegative = 1.0
+    idle_watts: NotNegative = 0.0
+
+    @model_validator(mode="after")
+    def _spread_fits(self) -> "Devices":
+        if self.kind == "uniform" and self.spread >= 1:
+            raise ValueError(f"expected a spread below 1 of uniform devices, got {self.spread}")
+        return self
+
+
 class Run(Section):
     checkpoint_every: Count = 1
     """rounds between checkpoints; a resumed run repeats what came after the last"""
@@ -130,6 +154,7 @@ class Config(Section):
     model: Model = Model()
     training: Training = Training()
     topology: Topology = Topology()
+    devices: Devices = Devices()
     run: Run = Run()
 
     @property

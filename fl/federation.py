@@ -6,7 +6,6 @@ resumed run writes what the other would have written. The files: fl/rundir.py.
 """
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from time import perf_counter
@@ -16,12 +15,13 @@ import torch
 
 import sparse_engine as se
 from fl import algorithms, checkpoint, config, metrics, network, store, topology
-from fl.algorithms.base import Env, Round
+from fl.algorithms.base import Env
 from fl.checkpoint import Checkpoint, CheckpointError
-from fl.client import Report, Setting, learning_rate
+from fl.client import Setting, learning_rate
 from fl.config import Config
 from fl.cost import Cost
 from fl.data import load, partition
+from fl.devices import DeviceModel
 from fl.executor import Local
 from fl.progress import Listener
 from fl.rundir import (
@@ -147,9 +147,9 @@ class _Run:
             redraw=cfg.topology.redraw,
             edges=cfg.topology.edges,
         )
-        return Env(
-            cfg.settings, cfg.num_clients, cfg.num_rounds, cfg.seed, self.setting.initial, graph, executor
-        )
+        devices, initial = DeviceModel(**dict(cfg.devices)), self.setting.initial
+        sizes = cfg.num_clients, cfg.num_rounds, cfg.seed
+        return Env(cfg.settings, *sizes, initial, graph, executor, devices)
 
     def _rounds(self, found: Checkpoint | None, env: Env, executor: Local) -> None:
         first = 0 if found is None else found.round + 1
@@ -175,7 +175,8 @@ class _Run:
         result = self.algorithm.run_round(state, t, env)
         seconds = perf_counter() - began
         reports = executor.reports()
-        modelled = _modelled(result, reports)
+        devices = env.devices.devices(env.num_clients, env.seed, t)
+        modelled = metrics.modelled(result, reports, env.devices, devices)
         lr = learning_rate(self.cfg.training, t)
         record = metrics.round_record(t, result, reports, modelled, lr, seconds)
         self.run.append(METRICS, [record])
@@ -223,10 +224,3 @@ def _shares(setting: Setting) -> dict[str, Any]:
     parts = setting.partition
     counts = {"train": parts.train_counts.tolist(), "test": parts.test_counts.tolist()}
     return {"classes": list(setting.data.classes)} | counts
-
-
-def _modelled(result: Round, reports: Mapping[int, Report]) -> metrics.Modelled:
-    time = 5 * max(report.flop for report in reports.values()) / 80e12
-    return metrics.Modelled(
-        time * (result.schedule.depth + 1), 450 * time, result.schedule.start, result.schedule.finish
-    )

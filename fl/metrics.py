@@ -8,12 +8,13 @@ from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 import sparse_engine as se
 from fl.algorithms.base import Round
 from fl.client import Report
 from fl.config import Config
+from fl.devices import DeviceModel, Devices
+from fl.schedule import Floats
 
 Record = dict[str, Any]
 _COUNTS = ("", "_paper", "_dense")  # columns of Traffic
@@ -24,8 +25,17 @@ class Modelled(NamedTuple):
 
     time_s: float
     energy_j: float
-    start_s: NDArray[np.float64]
-    finish_s: NDArray[np.float64]
+    start_s: Floats
+    finish_s: Floats
+
+
+def modelled(result: Round, reports: Mapping[int, Report], model: DeviceModel, devices: Devices) -> Modelled:
+    """The round that is over, on `devices`, by the operations and bytes that it had."""
+    flop = [reports[k].flop if k in reports else 0 for k in range(len(result.models))]
+    train_s, link_s = devices.train_seconds(flop), devices.link_seconds(result.traffic.down[:, 0])
+    timed = result.schedule.timed(train_s)
+    cost = model.cost(timed, train_s, link_s)
+    return Modelled(cost.time_s, cost.energy_j, timed.start, timed.finish)
 
 
 def round_record(

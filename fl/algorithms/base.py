@@ -22,7 +22,8 @@ import sparse_engine as se
 from fl import rng
 from fl.client import Worker
 from fl.config import Section
-from fl.schedule import Schedule
+from fl.devices import DeviceModel
+from fl.schedule import Floats, Schedule
 from fl.topology import Neighbours, Topology
 
 Task = TypeVar("Task")
@@ -49,10 +50,15 @@ class Env:
     initial: se.State  # w0, everything stored: all clients start from it
     topology: Topology
     executor: Mapper
-    durations: NDArray[np.float64] | None = None  # simulated training time of every client; None: all equal
+    devices: DeviceModel
 
     def rng(self, purpose: str, t: int = 0, k: int = 0) -> np.random.Generator:
         return rng.stream(self.seed, purpose, t, k)
+
+    def durations(self, t: int) -> Floats:
+        """Simulated training time of every client in round t, in units of the usual device's."""
+        usual = self.devices.peak_flops / self.devices.over_peak
+        return usual / self.devices.devices(self.num_clients, self.seed, t).flop_rate
 
     def map(
         self, function: Callable[[Worker, int, Task], Done], tasks: Mapping[int, Task]

@@ -116,7 +116,7 @@ def run_round(state: State, t: int, env: Env) -> Round:
     max_wait = schedule.max_wait_at(t, env.num_rounds, cfg.max_wait, cfg.max_wait_schedule)
     reuse = schedule.reuse_index(env.num_clients, cfg.reuse_index, env.rng("reuse", t))
     neighbours = env.topology.neighbours(t)
-    plan = schedule.plan(neighbours, reuse, max_wait, wait_rule=cfg.wait_rule, duration=env.durations)
+    plan = schedule.plan(neighbours, reuse, max_wait, wait_rule=cfg.wait_rule, duration=env.durations(t))
     prune = t in voting.prune_rounds(state.t_star, env.num_rounds, b=cfg.b, c=cfg.c)
     fraction = se.rigl_fraction(t, env.num_rounds, cfg.alpha0)
     update = partial(local_update, t=t, prune=prune, fraction=fraction, cfg=cfg)
