@@ -79,6 +79,6 @@ def _check(batch_size: int, indices: NDArray, part: Part) -> None:
         raise ValueError(f"expected a batch size of at least 1, got {batch_size}")
     if indices.ndim != 1 or indices.dtype.kind not in "iu":
         raise ValueError(f"expected indices as a list of integers, got {indices.dtype} {indices.shape}")
-    lowest, highest = indices.min(initial=0), indices.max(initial=0)
-    if lowest < 0 or highest >= len(part):
-        raise ValueError(f"expected indices from 0 to {len(part) - 1}, got {lowest} to {highest}")
+    if len(indices) and not (0 <= indices.min() and indices.max() < len(part)):
+        given = f"{indices.min()} to {indices.max()}"
+        raise ValueError(f"expected indices from 0 to {len(part) - 1}, got {given}")

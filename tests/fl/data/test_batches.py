@@ -1,0 +1,191 @@
+"""Batches against a plain loop over images; random order and augmentation from the given stream alone."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from fl.data import batches, evaluation_batches
+from fl.data.batches import PAD, crop_and_mirror
+from fl.rng import stream
+
+
+def epoch(data, indices, size, seed=0, **options):
+    return list(batches(data, np.asarray(indices), size, stream(seed, "batches"), **options))
+
+
+def joined(parts):
+    return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])
+
+
+def augmented_one_by_one(images, shifts, mirrored):
+    """Crop and mirror as one would write it for one image."""
+    out = []
+    for image, top, left, flip in zip(images, *shifts, mirrored, strict=True):
+        padded = np.pad(image, ((0, 0), (PAD, PAD), (PAD, PAD)))
+        crop = padded[:, top : top + image.shape[1], left : left + image.shape[2]]
+        out.append(crop[:, :, ::-1] if flip else crop)
+    return np.array(out).reshape(images.shape)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 9), st.sampled_from([1, 3]), st.integers(1, 12), st.integers(1, 12), st.integers(0, 2**32)
+)
+def test_crop_and_mirror_is_the_loop(n, channels, height, width, seed):
+    rng = np.random.default_rng(seed)
+    images = rng.integers(1, 256, (n, channels, height, width), dtype=np.uint8)
+    shifts, mirrored = rng.integers(0, 2 * PAD + 1, (2, n)), rng.random(n) < 0.5
+    ours = crop_and_mirror(images, shifts, mirrored)
+    np.testing.assert_array_equal(ours, augmented_one_by_one(images, shifts, mirrored))
+
+
+def test_crop_by_hand():
+    image = np.arange(1, 5, dtype=np.uint8).reshape(1, 1, 2, 2)  # 1 2 / 3 4
+    for top, left, flip, expected in (
+        (PAD, PAD, False, [[1, 2], [3, 4]]),
+        (PAD, PAD, True, [[2, 1], [4, 3]]),
+        (PAD - 1, PAD + 1, False, [[0, 0], [2, 0]]),  # black from above and from the right
+        (0, 0, False, [[0, 0], [0, 0]]),
+    ):
+        ours = crop_and_mirror(image, np.array([[top], [left]]), np.array([flip]))
+        assert ours[0, 0].tolist() == expected
+
+
+@pytest.mark.parametrize("augment", [False, True])
+def test_an_epoch_has_every_sample_once(pictures, augment):
+    data = pictures(augment=augment)
+    indices = np.array([3, 1, 4, 15, 9, 2, 6], dtype=np.int32)
+    parts = epoch(data, indices, 3)
+    assert [len(y) for _, y in parts] == [3, 3, 1]
+    for x, y in parts:
+        assert x.shape == (len(y), 3, 32, 32) and x.dtype == torch.float32 and y.dtype == torch.int64
+    assert sorted(joined(parts)[1].tolist()) == sorted((indices % 3).tolist())
+
+
+def test_values_are_normalised(pictures):
+    data = pictures(augment=False)
+    x, y = joined(epoch(data, range(40), 7))
+    mean, std = (np.array(v).reshape(3, 1, 1) for v in (data.mean, data.std))
+    images = (data.train.images.astype(np.float64) - mean) / std
+    order = [int(np.abs(images - image.numpy()).max((1, 2, 3)).argmin()) for image in x]
+    assert sorted(order) == list(range(40))
+    np.testing.assert_allclose(x.numpy(), images[order], rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(y.numpy(), data.train.labels[order])
+
+
+def test_black_around_an_image_is_byte_0(pictures):
+    data = pictures()
+    x, _ = joined(epoch(data, range(40), 40))
+    black = -torch.tensor(data.mean).view(3, 1, 1) / torch.tensor(data.std).view(3, 1, 1)
+    assert ((x[:, :, 0] - black[:, 0]).abs().amax((1, 2)) < 1e-6).any()  # a row of some image is padding
+
+
+def test_same_stream_same_bits(pictures):
+    data = pictures()
+    (a, la), (b, lb), (c, _) = (joined(epoch(data, range(40), 16, seed)) for seed in (5, 5, 6))
+    assert torch.equal(a, b) and torch.equal(la, lb) and not torch.equal(a, c)
+
+
+@pytest.mark.parametrize("size", [1, 7, 39, 40, 1000])
+def test_batch_size_changes_nothing_else(pictures, size):
+    data = pictures()
+    (a, la), (b, lb) = joined(epoch(data, range(40), 16)), joined(epoch(data, range(40), size))
+    assert torch.equal(a, b) and torch.equal(la, lb)
+
+
+def test_one_batch_costs_the_stream_as_much_as_an_epoch(pictures):
+    data = pictures()
+    one, whole = (stream(0, "x") for _ in range(2))
+    next(batches(data, np.arange(40), 8, one))
+    list(batches(data, np.arange(40), 8, whole))
+    assert one.integers(2**60) == whole.integers(2**60)
+
+
+def test_nobody_else_draws(pictures):
+    before = torch.random.get_rng_state(), np.random.get_state()[1].tolist()
+    epoch(pictures(), range(40), 8)
+    assert torch.equal(before[0], torch.random.get_rng_state())
+    assert before[1] == np.random.get_state()[1].tolist()
+
+
+def test_orders_shifts_and_mirrors_are_uniform(pictures):
+    """Each image says where it came from: pixel (i, j) of image k is worth its place."""
+    data = pictures(n=40, shape=(1, 16, 12))
+    data.train.images[:] = (1 + np.arange(16 * 12)).reshape(16, 12)  # 1 to 192, no 0
+    counts = {"top": np.zeros(9), "left": np.zeros(9), "mirrored": np.zeros(2)}
+    for seed in range(50):
+        x, _ = joined(epoch(data, range(40), 40, seed))
+        for image in (x.numpy()[:, 0] * data.std[0] + data.mean[0]).round().astype(int):
+            value = image[8, 6] - 1  # inside whatever the shift
+            row, column = divmod(value, 12)
+            mirrored = image[8, 7] < image[8, 6]
+            counts["top"][row - 8 + PAD] += 1
+            counts["left"][column - (5 if mirrored else 6) + PAD] += 1
+            counts["mirrored"][int(mirrored)] += 1
+    for seen in counts.values():
+        assert seen.sum() == 2000 and stats.chisquare(seen).pvalue > 1e-3
+
+
+def test_order_is_random(pictures):
+    data = pictures(n=6, shape=(1, 4, 4), augment=False)
+    data.train.labels[:] = np.arange(6) % 3
+    data.train.images[:] = np.arange(6).reshape(6, 1, 1, 1)
+    first = np.zeros(6)
+    for seed in range(600):
+        x, _ = next(batches(data, np.arange(6), 1, stream(seed, "batches")))
+        first[int((x[0, 0, 0, 0] * data.std[0] + data.mean[0]).round())] += 1
+    assert stats.chisquare(first).pvalue > 1e-3
+
+
+def test_augment_can_be_overridden(pictures):
+    plain, changing = pictures(augment=False), pictures(augment=True)
+    for wanted in (False, True):
+        a, b = (joined(epoch(data, range(40), 8, augment=wanted))[0] for data in (plain, changing))
+        assert torch.equal(a, b)
+    assert not torch.equal(joined(epoch(plain, range(40), 8))[0], joined(epoch(changing, range(40), 8))[0])
+
+
+def test_evaluation_keeps_order_and_images(pictures):
+    data = pictures(augment=True)
+    indices = np.array([7, 0, 19, 3, 3], dtype=np.int32)
+    parts = list(evaluation_batches(data, indices, 2))
+    assert [len(y) for _, y in parts] == [2, 2, 1]
+    x, y = joined(parts)
+    mean, std = (np.array(v, np.float32).reshape(3, 1, 1) for v in (data.mean, data.std))
+    np.testing.assert_array_equal(x.numpy(), (data.test.images[indices] - mean) / std)
+    assert y.tolist() == (indices % 3).tolist()
+
+
+def test_batches_are_the_callers_own(pictures):
+    data = pictures()
+    before = data.train.images.copy(), data.train.labels.copy(), data.test.labels.copy()
+    for x, y in [*epoch(data, range(40), 8), *evaluation_batches(data, np.arange(20), 8)]:
+        x.zero_()
+        y.zero_()
+    np.testing.assert_array_equal(before[0], data.train.images)
+    np.testing.assert_array_equal(before[1], data.train.labels)
+    np.testing.assert_array_equal(before[2], data.test.labels)
+
+
+def test_no_samples_no_batches(pictures):
+    nobody = np.array([], dtype=np.int32)
+    assert epoch(pictures(), nobody, 4) == [] == list(evaluation_batches(pictures(), nobody, 4))
+
+
+@pytest.mark.parametrize("read", [lambda *a: batches(*a, stream(0, "x")), evaluation_batches])
+@pytest.mark.parametrize(
+    ("indices", "size", "message"),
+    [
+        (np.arange(3), 0, "batch size of at least 1, got 0"),
+        (np.array([0.0, 1.0]), 2, r"list of integers, got float64 \(2,\)"),
+        (np.arange(4).reshape(2, 2), 2, r"list of integers, got int64 \(2, 2\)"),
+        (np.array([0, -1]), 2, "got -1 to 0"),
+        (np.array([3, 40]), 2, r"from 0 to (39|19), got 3 to 40"),
+    ],
+)
+def test_refusals_before_the_first_batch(pictures, read, indices, size, message):
+    with pytest.raises(ValueError, match=message):
+        read(pictures(), indices, size)
