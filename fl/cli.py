@@ -1,7 +1,12 @@
 """The command `sparsefl`. What a command needs is imported when it runs: `--help` waits for no torch."""
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 from rich.console import Console
+
+from fl.simulate_command import simulate
 
 app = typer.Typer(
     help="Sparse kernels and an engine for decentralized personalized federated learning.",
@@ -18,6 +23,46 @@ def _commands() -> None:
 
 
 @app.command()
+def run(
+    source: Annotated[
+        str | None,
+        typer.Argument(metavar="[CONFIG_OR_PRESET]", help="a preset (`sparsefl list`) or a TOML file"),
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="change a key of it; may be repeated"),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="where the run goes; default runs/NAME-TIME")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="go on with a run that was stopped")
+    ] = None,
+    executor: Annotated[str, typer.Option(help="where clients train: local")] = "local",
+    workers: Annotated[int | None, typer.Option(help="clients at a time; default: one a core")] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="dense: train the same clients with dense kernels too, and compare")
+    ] = None,
+    log: Annotated[str | None, typer.Option(help="tensorboard: curves as well")] = None,
+) -> None:
+    """Train: `sparsefl run demo`. Ctrl-C stops it, `--resume DIR` goes on."""
+    from fl.run_command import Arguments, run
+
+    given = Arguments(source, changes or (), out, resume, executor, workers, baseline, log)
+    raise typer.Exit(run(Console(), given))
+
+
+@app.command("list")
+def list_all(
+    keys: Annotated[bool, typer.Option("--keys", help="every key of a configuration")] = False,
+) -> None:
+    """The presets and algorithms there are."""
+    from fl.run_command import show_list
+
+    raise typer.Exit(show_list(Console(), keys))
+
+
+@app.command()
 def demo() -> None:
     """Show what exists so far, in a few seconds; checks its own results."""
     from sparse_engine.demo import run
@@ -31,6 +76,9 @@ def doctor() -> None:
     from fl.doctor import run
 
     raise typer.Exit(run(Console()))
+
+
+app.command()(simulate)
 
 
 @app.command(context_settings=_PASS_ON, add_help_option=False)

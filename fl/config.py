@@ -185,6 +185,11 @@ def load(source: str | Path, changes: Iterable[str] = ()) -> Config:
     return parse(tree)
 
 
+def loads(text: str) -> Config:
+    """The configuration that `dumps` wrote."""
+    return parse(tomllib.loads(text))
+
+
 def parse(tree: Mapping[str, Any]) -> Config:
     """The checked configuration of a tree of plain values."""
     try:

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,7 +20,7 @@ from fl.checkpoint import Checkpoint, CheckpointError
 from fl.client import Setting, learning_rate
 from fl.config import Config
 from fl.cost import Cost
-from fl.data import load, partition
+from fl.data import Dataset, Partition, load, partition
 from fl.devices import DeviceModel
 from fl.executor import Local
 from fl.progress import Listener
@@ -61,19 +61,18 @@ _DEFAULT = Options()
 
 def start(cfg: Config, path: Path | str, options: Options = _DEFAULT) -> Summary:
     """A new run in `path`."""
+    made = _Run(cfg, options)  # data may be missing: then nothing is written
     with RunDir.create(path) as run:
-        setting = prepare(cfg)  # data may be missing: then nothing is written
-        run.write_json(PARTITION, _shares(setting))
+        run.write_json(PARTITION, _shares(made.setting))
         run.write_text(CONFIG, config.dumps(cfg))
-        return _Run(cfg, setting, run, options).finish(None)
+        return made.finish(run, None)
 
 
 def resume(path: Path | str, options: Options = _DEFAULT) -> Summary:
     """Go on with the run in `path` after its last whole checkpoint."""
     with RunDir.open(path) as run:
         cfg = config.load(run / CONFIG)
-        found = _last_checkpoint(run, cfg, options.listener)
-        return _Run(cfg, prepare(cfg), run, options).finish(found)
+        return _Run(cfg, options).finish(run, _last_checkpoint(run, cfg, options.listener))
 
 
 def baseline(path: Path | str, options: Options = _DEFAULT) -> Summary:
@@ -83,30 +82,22 @@ def baseline(path: Path | str, options: Options = _DEFAULT) -> Summary:
     if cfg.training.kernels == "dense":
         raise config.ConfigError("training.kernels: expected sparse for a comparison with dense, got dense")
     if (below / CONFIG).exists():
-        dense = resume(below, options)
+        resume(below, options)
     else:
-        dense = start(config.changed(cfg, ["training.kernels=dense"]), below, options)
+        start(config.changed(cfg, ["training.kernels=dense"]), below, options)
     with RunDir.open(path) as run:
-        keys = ("kernels", "wall_s", "train_s", "accuracy_best", "accuracy_last")
-        summary = run.read_json(SUMMARY) | {"baseline": {key: dense[key] for key in keys}}
+        summary = run.read_json(SUMMARY) | {"baseline": _baseline(run)}
         run.write_json(SUMMARY, summary)
     return summary
 
 
 def prepare(cfg: Config) -> Setting:
     """Data, partition, network and first weights of a run."""
-    data = load(cfg.data.name, cfg.data.root, size=cfg.data.size)
-    parts = partition(
-        data,
-        cfg.num_clients,
-        cfg.data.partition,
-        alpha=cfg.data.alpha,
-        classes_per_client=cfg.data.classes_per_client,
-        train_per_client=cfg.data.train_per_client,
-        test_per_client=cfg.data.test_per_client,
-        disjoint=cfg.data.disjoint,
-        seed=cfg.seed,
-    )
+    try:
+        data = load(cfg.data.name, cfg.data.root, size=cfg.data.size)
+        parts = _divided(data, cfg)
+    except ValueError as wrong:
+        raise config.ConfigError(f"data: {wrong}") from wrong
     net = network.build(cfg.model, data, cfg.seed)
     exempt = tuple(cfg.model.exempt)
     initial = se.compress(net, exempt=exempt)
@@ -114,65 +105,97 @@ def prepare(cfg: Config) -> Setting:
     return Setting(cfg.training, exempt, cfg.seed, data, parts, net, initial, cost, cfg.data.augment)
 
 
-class _Run:
-    """One run in its directory, from some round to the last."""
+def _divided(data: Dataset, cfg: Config) -> Partition:
+    given = cfg.data
+    return partition(
+        data,
+        cfg.num_clients,
+        given.partition,
+        alpha=given.alpha,
+        classes_per_client=given.classes_per_client,
+        train_per_client=given.train_per_client,
+        test_per_client=given.test_per_client,
+        disjoint=given.disjoint,
+        seed=cfg.seed,
+    )
 
-    def __init__(self, cfg: Config, setting: Setting, run: RunDir, options: Options) -> None:
-        self.cfg, self.setting, self.run, self.options = cfg, setting, run, options
+
+def _topology(cfg: Config) -> topology.Topology:
+    given = cfg.topology.model_dump()
+    try:
+        return topology.make(given.pop("kind"), cfg.num_clients, seed=cfg.seed, **given)
+    except ValueError as wrong:
+        raise config.ConfigError(f"topology: {wrong}") from wrong
+
+
+class _After(NamedTuple):
+    """Where a run stands: the last round that is done, how long the growing files were, and the state."""
+
+    round: int
+    sizes: dict[str, int]
+    state: Any
+
+
+class _Run:
+    """One run, from some round to the last."""
+
+    run: RunDir
+    after: _After  # replaced as a whole: an interrupt finds the old or the new one
+
+    def __init__(self, cfg: Config, options: Options) -> None:
+        self.cfg, self.options = cfg, options
+        self.setting, self.topology = prepare(cfg), _topology(cfg)
         self.algorithm = algorithms.registered()[cfg.algorithm]
 
-    def finish(self, found: Checkpoint | None) -> Summary:
-        """All rounds that are left, and the summary."""
+    def finish(self, run: RunDir, found: Checkpoint | None) -> Summary:
+        """All rounds that are left, and the summary, in the directory `run`."""
+        self.run = run
+        self.after = _After(-1, run.sizes(), None) if found is None else self._restored(found)
+        del found  # or its tensors would live as long as the run
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # torch's results may depend on it
         listener = self.options.listener
+        listener.run_started(self.cfg, run.path, self.after.round + 1)
         try:
             with Local(self.setting, self.options.num_workers, listener) as executor:
-                self._rounds(found, self._env(executor), executor)
+                self._rounds(self._env(executor), executor)
         finally:
             listener.run_stopped()
             torch.set_num_threads(threads)
-        rounds = read_jsonl(self.run / METRICS)
+        rounds = read_jsonl(run / METRICS)
         summary = metrics.summarise(self.cfg, rounds, self.options.num_workers, environment())
-        self.run.write_json(SUMMARY, summary)
+        summary["baseline"] = _baseline(run)
+        run.write_json(SUMMARY, summary)
         return summary
 
     def _env(self, executor: Local) -> Env:
-        cfg = self.cfg
-        graph = topology.make(
-            cfg.topology.kind,
-            cfg.num_clients,
-            degree=cfg.topology.degree,
-            seed=cfg.seed,
-            redraw=cfg.topology.redraw,
-            edges=cfg.topology.edges,
-        )
-        devices, initial = DeviceModel(**dict(cfg.devices)), self.setting.initial
+        cfg, initial = self.cfg, self.setting.initial
         sizes = cfg.num_clients, cfg.num_rounds, cfg.seed
-        return Env(cfg.settings, *sizes, initial, graph, executor, devices)
+        return Env(cfg.settings, *sizes, initial, self.topology, executor, DeviceModel(**dict(cfg.devices)))
 
-    def _rounds(self, found: Checkpoint | None, env: Env, executor: Local) -> None:
-        first = 0 if found is None else found.round + 1
-        self.options.listener.run_started(self.cfg, self.run.path, first)
-        state = self.algorithm.init(env) if found is None else self._restore(found)
-        saved = done = first - 1
-        sizes = self.run.sizes()
+    def _rounds(self, env: Env, executor: Local) -> None:
+        saved = self.after.round
+        if saved < 0:
+            self.after = self.after._replace(state=self.algorithm.init(env))
+            executor.reports()  # of what init did
         try:
-            for t in range(first, self.cfg.num_rounds):
-                state, sizes, done = self._round(state, t, env, executor), self.run.sizes(), t
+            for t in range(saved + 1, self.cfg.num_rounds):
+                self._round(t, env, executor)
                 if (t + 1) % self.cfg.run.checkpoint_every == 0 or t + 1 == self.cfg.num_rounds:
-                    self._save(t, sizes, state)
+                    self._save()
                     saved = t
-        except KeyboardInterrupt:
-            if done > saved:
-                self._save(done, sizes, state)
-            raise Interrupted from None
+        except BaseException as stopped:
+            if self.after.round > saved and not isinstance(stopped, CheckpointError):
+                self._save()
+            if isinstance(stopped, KeyboardInterrupt):
+                raise Interrupted from None
+            raise
 
-    def _round(self, state: Any, t: int, env: Env, executor: Local) -> Any:
+    def _round(self, t: int, env: Env, executor: Local) -> None:
         listener = self.options.listener
         listener.round_started(t)
         began = perf_counter()
-        result = self.algorithm.run_round(state, t, env)
+        result = self.algorithm.run_round(self.after.state, t, env)
         seconds = perf_counter() - began
         reports = executor.reports()
         devices = env.devices.devices(env.num_clients, env.seed, t)
@@ -182,18 +205,19 @@ class _Run:
         self.run.append(METRICS, [record])
         if self.cfg.run.record_clients:
             self.run.append(CLIENTS, metrics.client_records(t, result, reports, modelled))
+        self.after = _After(t, self.run.sizes(), result.state)
         listener.round_finished(record)
-        return result.state
 
-    def _save(self, t: int, sizes: dict[str, int], state: Any) -> None:
-        text = config.dumps(self.cfg)
-        checkpoint.save_checkpoint(self.run / CHECKPOINT, t, text, sizes, state)
+    def _save(self) -> None:
+        checkpoint.save_checkpoint(
+            self.run / CHECKPOINT, self.after.round, config.dumps(self.cfg), *self.after[1:]
+        )
 
-    def _restore(self, found: Checkpoint) -> Any:
-        types = {
-            name: x for name, x in vars(self.algorithm).items() if isinstance(x, type) and is_dataclass(x)
-        }
-        return store.put_together(found.state, found.tensors, types, self.setting.initial.layout)
+    def _restored(self, found: Checkpoint) -> _After:
+        kinds = {name: x for name, x in vars(self.algorithm).items() if isinstance(x, type)}
+        types = {name: kind for name, kind in kinds.items() if is_dataclass(kind)}
+        state = store.put_together(found.state, found.tensors, types, self.setting.initial.layout)
+        return _After(found.round, found.sizes, state)
 
 
 def _last_checkpoint(run: RunDir, cfg: Config, listener: Listener) -> Checkpoint | None:
@@ -206,18 +230,19 @@ def _last_checkpoint(run: RunDir, cfg: Config, listener: Listener) -> Checkpoint
     found, problems = checkpoint.load_checkpoint(folder)
     for problem in problems:
         listener.note(f"damaged checkpoint left aside: {problem}")
-    if found.config != config.dumps(cfg):
-        raise CheckpointError(
-            f"expected the {CONFIG} that the run was started with, got another: "
-            + _changes(found.config, cfg)
-        )
+    if config.loads(found.config) != cfg:
+        changes = sorted(set(config.dumps(cfg).splitlines()) - set(found.config.splitlines()))
+        raise CheckpointError(f"expected {CONFIG} as the run was started with, got it with {changes}")
     run.truncate(found.sizes)
     return found
 
 
-def _changes(text: str, cfg: Config) -> str:
-    ours, theirs = (flat.splitlines() for flat in (config.dumps(cfg), text))
-    return "; ".join(line for line in ours if line not in theirs) or "keys are missing"
+def _baseline(run: RunDir) -> dict[str, Any] | None:
+    """What a finished dense run in the folder `baseline` says."""
+    if not (run / BASELINE / SUMMARY).exists():
+        return None
+    dense = run.read_json(f"{BASELINE}/{SUMMARY}")
+    return {key: dense[key] for key in ("kernels", "wall_s", "train_s", "accuracy_best", "accuracy_last")}
 
 
 def _shares(setting: Setting) -> dict[str, Any]:

@@ -1,0 +1,134 @@
+"""`sparsefl run` and `sparsefl list`: from arguments to a run, and from what goes wrong to a sentence."""
+
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from fl import algorithms, config, federation, progress
+from fl.checkpoint import CheckpointError
+from fl.client import Diverged
+from fl.config import ConfigError
+from fl.federation import Interrupted, Options, Summary
+from fl.progress import Listener
+from fl.rundir import RunDirError
+
+EXECUTORS = ("local",)
+LOGS = ("tensorboard",)
+WRONG_USE, INTERRUPTED = 2, 130  # exit codes, beside 0 and 1
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What the command line said."""
+
+    source: str | None = None
+    changes: Sequence[str] = ()
+    out: Path | None = None
+    resume: Path | None = None
+    executor: str = "local"
+    workers: int | None = None
+    baseline: str | None = None
+    log: str | None = None
+
+    def check(self) -> None:
+        if (self.source is None) == (self.resume is None):
+            raise ConfigError("expected either a configuration (a preset or a file) or --resume DIR")
+        if self.resume is not None and (self.changes or self.out is not None):
+            raise ConfigError(
+                "expected --resume alone: the run goes on as it was started, where it was started"
+            )
+        if self.executor not in EXECUTORS:
+            raise ConfigError(f"--executor: expected one of {list(EXECUTORS)}, got {self.executor!r}")
+        if self.workers is not None and self.workers < 1:
+            raise ConfigError(f"--workers: expected at least 1, got {self.workers}")
+        if self.baseline not in (None, "dense"):
+            raise ConfigError(f"--baseline: expected dense, got {self.baseline!r}")
+        if self.log is not None and self.log not in LOGS:
+            raise ConfigError(f"--log: expected one of {list(LOGS)}, got {self.log!r}")
+
+
+def run(console: Console, given: Arguments) -> int:
+    """Run or resume, print the table, return the exit code."""
+    path: Path | None = given.resume
+    try:
+        given.check()
+        with _stopped_by_signals():
+            if given.resume is None:
+                assert given.source is not None  # check() saw to it
+                cfg = config.load(given.source, given.changes)
+                path = given.out or Path("runs") / f"{cfg.name}-{datetime.now():%Y%m%d-%H%M%S}"
+                summary = federation.start(cfg, path, _options(console, given))
+            else:
+                path = given.resume
+                summary = federation.resume(path, _options(console, given))
+            if given.baseline is not None:
+                summary = federation.baseline(path, _options(console, given))
+        _show(console, summary, path)
+        return 0
+    except ConfigError as wrong:
+        return _failed(console, str(wrong), WRONG_USE)
+    except (RunDirError, CheckpointError, Diverged, OSError, RuntimeError) as wrong:
+        return _failed(console, str(wrong), 1)
+    except (Interrupted, KeyboardInterrupt):
+        again = f"sparsefl run --resume {path}" + (" --baseline dense" if given.baseline else "")
+        return _failed(console, f"stopped; continue with: {again}", INTERRUPTED)
+
+
+def show_list(console: Console, keys: bool = False) -> int:
+    """Presets and algorithms; with `keys`, every key of a configuration."""
+    if keys:
+        table = _table("key", "type", "default", "meaning")
+        for row in config.keys():
+            table.add_row(*row)
+        console.print(table)
+        return 0
+    presets = _table("preset", "what it is")
+    for name, what in config.presets().items():
+        presets.add_row(name, what)
+    found = _table("algorithm", "what it is")
+    for name, module in algorithms.registered().items():
+        found.add_row(name, (module.__doc__ or "").strip().splitlines()[0])
+    console.print(presets, found, sep="\n")
+    return 0
+
+
+def _options(console: Console, given: Arguments) -> Options:
+    listeners: list[Listener] = [progress.for_console(console)]
+    if given.log == "tensorboard":
+        listeners.append(progress.TensorBoard())
+    return Options(given.workers, progress.Several(listeners))
+
+
+def _show(console: Console, summary: Summary, path: Path) -> None:
+    console.print(progress.summary_table(summary))
+    console.print(f"the run is in {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _failed(console: Console, text: str, code: int) -> int:
+    console.print(
+        text, style="red" if code != INTERRUPTED else "", markup=False, highlight=False, soft_wrap=True
+    )
+    return code
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """SIGTERM stops a run like Ctrl-C: with everything that is finished on disk."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, header_style="bold")
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    return table
