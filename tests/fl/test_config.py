@@ -1,0 +1,183 @@
+"""The configuration: presets are right, errors name key, value and what was expected, TOML comes back."""
+
+import math
+import tomllib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fl import algorithms, config
+from fl.config import ConfigError
+
+
+@pytest.mark.parametrize("name", config.presets())
+def test_presets_are_valid_and_complete(name):
+    loaded = config.load(name)
+    assert loaded.name == name and loaded.description
+    again = config.loads(config.dumps(loaded))
+    assert again == loaded
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            "da_dpfl.max_wiat=3",
+            r"da_dpfl.max_wiat: expected a known key, got da_dpfl.max_wiat = 3; did you mean 'max_wait'\?",
+        ),
+        ("trainig.lr=1.0", "trainig: .* did you mean 'training'"),
+        ("da_dpfl.pqi.ppp=1", "da_dpfl.pqi.ppp: expected a known key"),
+        ("qqq=1", r"qqq: expected a known key, got qqq = 1; known are \['name',"),
+        ("training.lr=-1", "training.lr: expected a number above 0.0, got -1"),
+        ("training.lr=fast", "training.lr: expected a number, got 'fast'"),
+        ("training.lr=nan", "training.lr: expected a number .*, got nan"),
+        ("num_rounds=2.5", "num_rounds: expected a whole number, got 2.5"),
+        ("num_rounds=true", "num_rounds: expected a whole number, got True"),
+        ("num_rounds=0", "num_rounds: expected a number from 1 on, got 0"),
+        ("data.disjoint=1", "data.disjoint: expected true or false, got 1"),
+        (
+            "da_dpfl.wait_rule=fastet",
+            "da_dpfl.wait_rule: expected 'fastest' or 'index', got 'fastet'; did you mean 'fastest'",
+        ),
+        ("da_dpfl.c=1.0", "da_dpfl.c: expected a number above 1.0, got 1.0"),
+        ("da_dpfl.b=-0.1", "da_dpfl.b: expected a number from 0"),
+        ("da_dpfl.target_sparsity=1", "da_dpfl.target_sparsity: expected a number below 1"),
+        ("da_dpfl.pqi.p=2", "da_dpfl.pqi: expected p < q, got p = 2.0, q = 1.0"),
+        ("algorithm=da_dpl", r"algorithm: expected one of \[.*'da_dpfl'.*\], got 'da_dpl'; did you mean"),
+        ("topology.degree=12", "topology.degree: expected fewer neighbours than num_clients = 12, got 12"),
+        ("topology.kind=edges", "topology.edges: expected a file with kind 'edges'"),
+        ("model=3", "model: expected a section"),
+        ("model.hidden=[1, 0]", "model.hidden.1: expected a number from 1 on, got 0"),
+        ("training", "expected a change as key=value, .* got 'training'"),
+        ("=3", "expected a change as key=value"),
+        ("num_rounds.x=3", "num_rounds.x: expected a key of a section"),
+    ],
+)
+def test_a_wrong_change_is_explained(change, message):
+    with pytest.raises(ConfigError, match=message):
+        config.load("demo", [change])
+
+
+def test_all_problems_are_named_at_once():
+    with pytest.raises(ConfigError) as caught:
+        config.load("demo", ["seed=-1", "training.epochs=1.5", "data.alpha=0"])
+    assert [line.split(":")[0] for line in str(caught.value).splitlines()] == [
+        "seed",
+        "data.alpha",
+        "training.epochs",
+    ]
+
+
+def test_changes_are_toml_or_bare_words():
+    loaded = config.load(
+        "demo", ["training.lr=1", "data.name=x y", 'data.root="1"', "model.exempt=['a', 'b']", "name = new "]
+    )
+    assert (loaded.training.lr, loaded.data.name, loaded.data.root) == (1.0, "x y", "1")
+    assert loaded.model.exempt == ["a", "b"] and loaded.name == "new"
+
+
+def test_none_sets_back_to_the_default():
+    assert config.load("demo", ["training.max_norm=10", "training.max_norm=none"]).training.max_norm is None
+    assert config.load("demo", ["training.batch_size=none"]).training.batch_size == 128
+
+
+def test_a_file_may_extend_a_preset(tmp_path):
+    (tmp_path / "mine.toml").write_text('extends = "demo"\nseed = 7\n[da_dpfl.pqi]\neta_c = 1.0\n')
+    demo, mine = config.load("demo"), config.load(tmp_path / "mine.toml")
+    assert mine.seed == 7 and mine.settings.pqi.eta_c == 1.0
+    assert mine.settings.max_wait == demo.settings.max_wait and mine.data == demo.data
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seed = ", "expected TOML, got"),
+        ("seed = 1\nseed = 2", "expected TOML, got"),
+        ("extends = 3", "extends: expected the name of a preset, got 3"),
+        ('extends = "nobody"', "expected a preset out of"),
+    ],
+)
+def test_a_wrong_file_is_explained(tmp_path, text, message):
+    path = tmp_path / "x.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        config.load(path)
+
+
+def test_missing_files_and_presets():
+    with pytest.raises(ConfigError, match="got nobody.toml: No such file"):
+        config.load("nobody.toml")
+    with pytest.raises(
+        ConfigError, match="expected a preset out of .*'demo'.* got 'dmo'; did you mean 'demo'"
+    ):
+        config.load("dmo")
+
+
+@given(st.text(), st.floats(1e-300, 1e300), st.lists(st.text()))
+def test_any_value_survives(name, lr, exempt):
+    tree = {"name": name, "training": {"lr": lr}, "model": {"exempt": exempt}}
+    first = config.parse(tree)
+    assert config.loads(config.dumps(first)) == first
+    assert tomllib.loads(config.dumps(first))["training"]["lr"] == lr
+
+
+def test_only_the_algorithm_that_runs_is_written():
+    text = config.dumps(config.load("demo"))
+    assert [line for line in text.splitlines() if line.startswith("[da_dpfl")] == [
+        "[da_dpfl]",
+        "[da_dpfl.pqi]",
+    ]
+
+
+def test_every_key_is_listed_with_a_default():
+    listed = {key: (kind, default) for key, kind, default, _ in config.keys()}
+    assert listed["training.lr"] == ("float", "0.1")
+    assert listed["training.max_norm"] == ("float", "none")
+    assert listed["model.hidden"] == ("list of int", "none")
+    assert listed["da_dpfl.wait_rule"] == ('one of "fastest", "index"', '"fastest"')
+    written = set(_flat(tomllib.loads(config.dumps(config.load("demo")))))
+    assert written <= set(listed)
+    unset = {key for key in set(listed) - written if key.split(".")[0] not in algorithms.registered()}
+    assert all(listed[key][1] == "none" for key in unset)
+
+
+def _flat(tree, prefix=""):
+    for key, value in tree.items():
+        yield from _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [prefix + key]
+
+
+def test_devices_fit_together():
+    with pytest.raises(ConfigError, match="devices: expected a spread below 1 of uniform devices, got 1.0"):
+        config.load("demo", ["devices.kind=uniform", "devices.spread=1"])
+    assert config.load("demo", ["devices.kind=lognormal", "devices.spread=1"]).devices.spread == 1
+
+
+def test_paper_settings():
+    """SPEC.md 2 to 5: what the presets of the paper say."""
+    for name, model, rounds in (
+        ("cifar10", "resnet18", 500),
+        ("cifar100", "vgg11", 500),
+        ("ham10000", "alexnet", 300),
+    ):
+        loaded = config.load(name)
+        assert (loaded.model.name, loaded.num_rounds, loaded.num_clients) == (model, rounds, 100)
+        assert (loaded.topology.kind, loaded.topology.degree, loaded.settings.max_wait) == ("random", 10, 10)
+        training = loaded.training
+        assert (training.epochs, training.batch_size, training.lr, training.weight_decay) == (
+            5,
+            128,
+            0.1,
+            5e-4,
+        )
+        assert (training.momentum, training.max_norm) == (0, None)
+        assert math.isclose(training.lr_decay, 0.998)
+        assert (loaded.settings.delta_v, loaded.settings.b, loaded.settings.c) == (0.5, 0, 1.3)
+        assert 0.01 <= loaded.settings.delta_pr <= 0.03 and loaded.settings.density == 0.5
+    assert config.load("cifar100").settings.alpha0 == 0.5 and config.load("cifar10").settings.alpha0 == 0.3
+    assert config.load("ham10000").data.alpha == 0.5 and config.load("ham10000").data.size == 64
+    text = config.load("paper-text").settings
+    assert (text.pqi.eta_c, text.pqi.gamma, text.drift) == (1.0, 0.9, "squared")
+    code = config.load("authors-code").settings
+    assert (code.reuse_index, code.wait_rule, code.max_wait_schedule) == ("id", "index", "staircase")
+    assert code.shared_initial_mask and (code.pqi.eta_c, code.pqi.gamma) == (0.0, 1.0)
