@@ -1,5 +1,8 @@
 """The schedule: against a plain reading of SPEC.md 2, by hand, and against the figures of SPEC.md 7."""
 
+import tracemalloc
+from time import process_time
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -229,8 +232,14 @@ def test_number_of_priors_is_hypergeometric():
 
 
 def test_a_million_clients():
+    """Under 10 s of processor time and 2 GB, and right."""
+    tracemalloc.start()
+    begin = process_time()
     neighbours = make("random", 1_000_000, degree=10).neighbours(0)
     planned = plan(neighbours, reuse_index(1_000_000, "random", stream(0, "reuse")), 5)
+    seconds, (_, peak) = process_time() - begin, tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert seconds < 10 and peak < 2e9, (seconds, peak)
     takers, givers = planned.wait.takers(), planned.wait.indices
     assert (planned.reuse[givers] < planned.reuse[takers]).all() and planned.wait.degrees.max() == 5
     latest = np.zeros(1_000_000)
