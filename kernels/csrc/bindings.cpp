@@ -153,8 +153,12 @@ NB_MODULE(_native, m) {
                       v.at(6), v.at(7), v.at(8), v.at(9), v.at(10), v.at(11)};
   };
   const auto weights = [](const Numbers& v) {
-    return ConvWeights{v.at(0), v.at(1), at<const int32_t>(v.at(2)), at<const int32_t>(v.at(3)),
-                       at<const uint32_t>(v.at(4))};
+    return ConvWeights{v.at(0),
+                       v.at(1),
+                       at<const int32_t>(v.at(2)),
+                       at<const int32_t>(v.at(3)),
+                       at<const int32_t>(v.at(4)),
+                       at<const uint32_t>(v.at(5))};
   };
   const auto output = [](const Numbers& v) { return ConvOutput{v.at(0), v.at(1), v.at(2), v.at(3), v.at(4), v.at(5)}; };
   const auto pattern = [](const Numbers& v) {
@@ -226,25 +230,22 @@ NB_MODULE(_native, m) {
     ops().conv_dense_gradient(shape, what, where, tiles, at<const float>(x), at<const float>(dy), at<float>(gradients),
                               threads);
   });
-  m.def("conv_count", [=](const Numbers& p, int64_t channels, int64_t block, Address starts, Address order) {
+  m.def("conv_count", [=](const Numbers& p, int64_t channels, int64_t block, int64_t group, Address starts,
+                          Address order) {
     const auto what = pattern(p);
     nb::gil_scoped_release release;
-    return ops().conv_count(what, channels, block, at<int32_t>(starts), at<int32_t>(order));
+    return ops().conv_count(what, channels, block, group, at<int32_t>(starts), at<int32_t>(order));
   });
-  m.def("conv_fill", [=](const Numbers& p, int64_t channels, int64_t block, int64_t channel_bytes, Address starts,
-                         Address order, Address offsets, Address index) {
+  m.def("conv_fill", [=](const Numbers& p, int64_t channels, int64_t block, int64_t group, int64_t channel_bytes,
+                         Address starts, Address order, Address offsets, Address index) {
     const auto what = pattern(p);
     nb::gil_scoped_release release;
-    ops().conv_fill(what, channels, block, channel_bytes, at<const int32_t>(starts), at<const int32_t>(order),
+    ops().conv_fill(what, channels, block, group, channel_bytes, at<const int32_t>(starts), at<const int32_t>(order),
                     at<uint32_t>(offsets), at<int32_t>(index));
   });
   m.def("conv_gather", [](Address values, Address index, int64_t n, Address out, int threads) {
     nb::gil_scoped_release release;
     ops().conv_gather(at<const float>(values), at<const int32_t>(index), n, at<float>(out), threads);
-  });
-  m.def("conv_scatter", [](Address from, Address index, int64_t n, Address values, int threads) {
-    nb::gil_scoped_release release;
-    ops().conv_scatter(at<const float>(from), at<const int32_t>(index), n, at<float>(values), threads);
   });
 
   // Layers between the convolutions. Norm: channels, groups, positions, batch.

@@ -3,8 +3,8 @@
 //
 // The input is first copied into planes with a zero border, `lanes` batch columns at a time; a stride becomes phases.
 // Then a weight is one constant offset, and a tile of outputs (8 vectors: consecutive positions x lanes) costs it 8
-// multiply-adds with memory operands. Those are bound by loads, so the weights must not add any: four weights and their
-// four offsets come in three. Input channels go in blocks whose part of the planes stays in L1 while all output
+// multiply-adds with memory operands. Those are bound by loads, so the weights must not add many: four weights and
+// their four offsets come in three. Input channels go in blocks whose part of the planes stays in L1 while all output
 // channels sweep over it; the sums of a tile stay in L2. The rows of a block are in the order of their length, so that
 // the processor foresees the end of the loop.
 #include "conv_tiles.h"
@@ -47,12 +47,16 @@ static inline void axpy(vf (&sum)[R], vf w, const float* x) {
   for (int r = 0; r < R; r++) sum[r] += w * load(x + r * W);
 }
 
-// sums += the weights of one row and block, each times its shifted input.
-void accumulate(const float* x, const uint32_t* offsets, const float* weights, int fours, float* sums) {
+static inline const float* moved(const float* x, uint32_t bytes) {
+  return reinterpret_cast<const float*>(reinterpret_cast<const char*>(x) + bytes);
+}
+
+// sums += n weights of one row, each times its shifted input.
+void accumulate(const float* x, const uint32_t* offsets, const float* weights, int n, float* sums) {
   vf sum[R];
   SPARSE_UNROLL
   for (int r = 0; r < R; r++) sum[r] = load(sums + r * W);
-  for (int i = 0; i < fours; i++, offsets += 4, weights += 4) {
+  for (; n >= 4; n -= 4, offsets += 4, weights += 4) {
     const Four from(x, offsets);
     const Weights w(weights);
     axpy(sum, w.get<0>(), from.at[0]);
@@ -60,6 +64,7 @@ void accumulate(const float* x, const uint32_t* offsets, const float* weights, i
     axpy(sum, w.get<2>(), from.at[2]);
     axpy(sum, w.get<3>(), from.at[3]);
   }
+  for (; n > 0; n--, offsets++, weights++) axpy(sum, splat(*weights), moved(x, *offsets));
   SPARSE_UNROLL
   for (int r = 0; r < R; r++) store(sums + r * W, sum[r]);
 }
@@ -74,16 +79,17 @@ static inline vf dot(const vf (&d)[R], const float* x) {
   return a + b;
 }
 
-// gradients += for the weights of one row and block, the output gradient (a tile) times their shifted input.
-void correlate(const float* x, const uint32_t* offsets, const float* dy, int fours, float* gradients) {
+// gradients += for n weights of one row, the output gradient (a tile) times their shifted input.
+void correlate(const float* x, const uint32_t* offsets, const float* dy, int n, float* gradients) {
   vf d[R];
   SPARSE_UNROLL
   for (int r = 0; r < R; r++) d[r] = load(dy + r * W);
-  for (int i = 0; i < fours; i++, offsets += 4, gradients += 4) {
+  for (; n >= 4; n -= 4, offsets += 4, gradients += 4) {
     const Four from(x, offsets);
     const vf sums[4] = {dot(d, from.at[0]), dot(d, from.at[1]), dot(d, from.at[2]), dot(d, from.at[3])};
     add_sums(gradients, sums);
   }
+  for (; n > 0; n--, offsets++, gradients++) *gradients += sum_lanes(dot(d, moved(x, *offsets)));
 }
 
 }  // namespace
@@ -126,30 +132,30 @@ void conv_planes(ConvPlanes p, const float* x, float* out, int threads) {
 
 void conv_apply(ConvPlanes planes, ConvWeights w, ConvOutput out, const float* x, const float* weights,
                 const float* bias, float* y, int threads) {
+  const int32_t* at = w.at ? w.at : w.starts;
   apply_tiles(planes, out, w.rows, x, bias, y, threads, [&](const float* from, float* sums) {
-    for (int64_t k = 0; k < w.blocks * w.rows; k++) {
-      const int64_t first = w.starts[k];
-      const int fours = w.starts[k + 1] - first;
-      if (fours) accumulate(from, w.offsets + 4 * first, weights + 4 * first, fours, sums + w.order[k] * TILE);
+    for (int64_t k = 0; k < w.visits; k++) {
+      const int32_t first = w.starts[k], n = w.starts[k + 1] - first;
+      if (n) accumulate(from, w.offsets + first, weights + at[k], n, sums + w.order[k] * TILE);
     }
   });
 }
 
 void conv_gradient(ConvPlanes planes, ConvWeights w, ConvOutput out, const float* x, const float* dy, float* gradients,
                    int threads) {
-  const int64_t entries = w.blocks * w.rows, all = w.starts[entries];
-  memset(gradients, 0, all * 4 * sizeof(float));
+  const int64_t all = w.starts[w.visits];
+  memset(gradients, 0, all * sizeof(float));
+  const int32_t* at = w.at ? w.at : w.starts;
   // A thread has a share of the weights and goes through all tiles: every sum has one order whatever the thread count.
-  const int64_t shares = threads < entries ? (threads > 1 ? threads : 1) : entries;
+  const int64_t shares = threads < w.visits ? (threads > 1 ? threads : 1) : w.visits;
   parallel_for(shares, threads, [&](int64_t share) {
     int64_t lo = 0, hi = 0;
-    while (lo < entries && w.starts[lo] < all * share / shares) lo++;
-    while (hi < entries && w.starts[hi] < all * (share + 1) / shares) hi++;
+    while (lo < w.visits && w.starts[lo] < all * share / shares) lo++;
+    while (hi < w.visits && w.starts[hi] < all * (share + 1) / shares) hi++;
     gradient_tiles(planes, out, w.rows, 1, x, dy, [&](const float* from, const float* tile) {
       for (int64_t k = lo; k < hi; k++) {
-        const int64_t first = w.starts[k];
-        const int fours = w.starts[k + 1] - first;
-        if (fours) correlate(from, w.offsets + 4 * first, tile + w.order[k] * TILE, fours, gradients + 4 * first);
+        const int32_t first = w.starts[k], n = w.starts[k + 1] - first;
+        if (n) correlate(from, w.offsets + first, tile + w.order[k] * TILE, n, gradients + at[k]);
       }
     });
   });

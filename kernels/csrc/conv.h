@@ -14,13 +14,13 @@ struct ConvPlanes {
   int64_t plane_size;                      // floats from plane to plane: at least rows * columns * lanes
 };
 
-// Weights of one pass, in blocks of input channels: block by block, row by row in `order`, four at a time (the last
-// four filled up with weight 0 at offset 0). Row k of block b has fours starts[b * rows + k] to starts[b * rows + k +
-// 1].
+// Weights of one pass. A visit is a row's weights of one block of input channels; visits go by groups of rows, in a
+// group by blocks, in a block by length. Visit k is of row order[k] and has offsets starts[k] to starts[k + 1]; its
+// weights are those from at[k] on, or from starts[k] where there is no `at`.
 struct ConvWeights {
-  int64_t rows, blocks;
-  const int32_t *starts, *order;
-  const uint32_t* offsets;  // bytes from an output position to the input that the weight meets, for the first channel's
+  int64_t rows, visits;
+  const int32_t *starts, *order, *at;
+  const uint32_t* offsets;  // bytes from an output position to the input that the weight meets
 };
 
 // A pass in which every row has every tap of every channel. Weights: [rows in threes][taps][3].

@@ -1,4 +1,4 @@
-// The weights of a convolution pass in the order in which conv.cpp uses them, and values to and from that order.
+// The weights of a convolution pass in the order in which conv.cpp uses them.
 #include "declare.h"
 #include "parallel.h"
 #include "simd.h"
@@ -23,64 +23,75 @@ template <typename Use> void entries(const ConvPattern& p, Use use) {
   }
 }
 
+// Where the visits of a pass are (conv.h): group of rows, block of channels, row.
+struct Visits {
+  int64_t rows, blocks, block, group;
+  Visits(const ConvPattern& p, int64_t channels, int64_t block, int64_t group)
+      : rows(p.rows), blocks((channels + block - 1) / block), block(block), group(group) {}
+  int64_t size(int64_t row) const {  // rows of its group
+    const int64_t left = rows - row / group * group;
+    return left < group ? left : group;
+  }
+  int64_t of(int64_t row, int64_t channel) const {
+    return row / group * group * blocks + channel / block * size(row) + row % group;
+  }
+};
+
 }  // namespace
 
-// Fours that the pass needs; fills starts and order.
-int64_t conv_count(ConvPattern p, int64_t channels, int64_t block, int32_t* starts, int32_t* order) {
-  const int64_t blocks = (channels + block - 1) / block, n = blocks * p.rows;
+// Weights of the pass; fills starts and order.
+int64_t conv_count(ConvPattern p, int64_t channels, int64_t block, int64_t group, int32_t* starts, int32_t* order) {
+  const Visits visits(p, channels, block, group);
+  const int64_t n = visits.blocks * p.rows;
   int32_t* count = new int32_t[n + 1]();
-  entries(p, [&](int64_t r, int64_t c, int64_t t, int64_t) { count[c / block * p.rows + r] += p.taps_at[t] >= 0; });
-  int64_t most = 0;
-  for (int64_t k = 0; k < n; k++) {
-    count[k] = (count[k] + 3) / 4;
-    most = count[k] > most ? count[k] : most;
-  }
+  entries(p, [&](int64_t r, int64_t c, int64_t t, int64_t) { count[visits.of(r, c)] += p.taps_at[t] >= 0; });
+  int64_t most = 0, total = 0;
+  for (int64_t k = 0; k < n; k++) most = count[k] > most ? count[k] : most;
   int64_t* first = new int64_t[most + 2];
-  int64_t fours = 0;
-  for (int64_t b = 0; b < blocks; b++) {  // rows by length: a counting sort
-    memset(first, 0, (most + 2) * sizeof(int64_t));
-    for (int64_t r = 0; r < p.rows; r++) first[count[b * p.rows + r] + 1]++;
-    for (int64_t l = 0; l <= most; l++) first[l + 1] += first[l];
-    for (int64_t r = 0; r < p.rows; r++) order[b * p.rows + first[count[b * p.rows + r]]++] = r;
-    for (int64_t k = 0; k < p.rows; k++) {
-      starts[b * p.rows + k] = fours;
-      fours += count[b * p.rows + order[b * p.rows + k]];
+  for (int64_t row = 0; row < p.rows; row += group) {
+    const int64_t size = visits.size(row);
+    for (int64_t b = 0; b < visits.blocks; b++) {  // rows by length: a counting sort
+      const int64_t start = visits.of(row, b * block);
+      memset(first, 0, (most + 2) * sizeof(int64_t));
+      for (int64_t k = 0; k < size; k++) first[count[start + k] + 1]++;
+      for (int64_t l = 0; l <= most; l++) first[l + 1] += first[l];
+      for (int64_t k = 0; k < size; k++) order[start + first[count[start + k]]++] = row + k;
+      for (int64_t k = 0; k < size; k++) {
+        starts[start + k] = total;
+        total += count[start + order[start + k] - row];
+      }
     }
   }
-  starts[n] = fours;
+  starts[n] = total;
   delete[] first;
   delete[] count;
-  return fours;
+  return total;
 }
 
-// offsets: bytes; index: the packed position of each weight, -1 where a four is filled up.
-void conv_fill(ConvPattern p, int64_t channels, int64_t block, int64_t channel_bytes, const int32_t* starts,
-               const int32_t* order, uint32_t* offsets, int32_t* index) {
-  const int64_t blocks = (channels + block - 1) / block, n = blocks * p.rows, fours = starts[n];
+// offsets: bytes; index: the packed position of each weight.
+void conv_fill(ConvPattern p, int64_t channels, int64_t block, int64_t group, int64_t channel_bytes,
+               const int32_t* starts, const int32_t* order, uint32_t* offsets, int32_t* index) {
+  const Visits visits(p, channels, block, group);
+  const int64_t n = visits.blocks * p.rows;
   int64_t* next = new int64_t[n + 1];
-  for (int64_t k = 0; k < n; k++) next[k / p.rows * p.rows + order[k]] = 4 * int64_t(starts[k]);
-  for (int64_t i = 0; i < 4 * fours; i++) offsets[i] = 0, index[i] = -1;
+  for (int64_t row = 0; row < p.rows; row += group)
+    for (int64_t b = 0; b < visits.blocks; b++)
+      for (int64_t k = visits.of(row, b * block), end = k + visits.size(row); k < end; k++)
+        next[visits.of(order[k], b * block)] = starts[k];
   entries(p, [&](int64_t r, int64_t c, int64_t t, int64_t position) {
     if (p.taps_at[t] < 0) return;
-    const int64_t at = next[c / block * p.rows + r]++;
+    const int64_t at = next[visits.of(r, c)]++;
     offsets[at] = uint32_t(c * channel_bytes + p.taps_at[t]);
     index[at] = position;
   });
   delete[] next;
 }
 
+// out[i] = values[index[i]], 0 where the index is negative.
 void conv_gather(const float* values, const int32_t* index, int64_t n, float* out, int threads) {
   constexpr int64_t CHUNK = 1 << 15;
   parallel_for((n + CHUNK - 1) / CHUNK, threads, [&](int64_t c) {
     for (int64_t i = c * CHUNK; i < n && i < (c + 1) * CHUNK; i++) out[i] = index[i] < 0 ? 0.0f : values[index[i]];
-  });
-}
-
-void conv_scatter(const float* from, const int32_t* index, int64_t n, float* values, int threads) {
-  constexpr int64_t CHUNK = 1 << 15;
-  parallel_for((n + CHUNK - 1) / CHUNK, threads, [&](int64_t c) {
-    for (int64_t i = c * CHUNK; i < n && i < (c + 1) * CHUNK; i++)
-      if (index[i] >= 0) values[index[i]] = from[i];
   });
 }
 

@@ -31,6 +31,18 @@ static inline void add_sums(float* out, const vf (&v)[4]) {
 #endif
 }
 
+static inline float sum_lanes(vf v) {
+#if SPARSE_LANES == 8
+  const __m128 half = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+  const __m128 pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
+  return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
+#else
+  float total = 0;
+  for (int i = 0; i < W; i++) total += v[i];
+  return total;
+#endif
+}
+
 static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // The tiles of a pass, in a fixed order.

@@ -81,11 +81,10 @@ struct Ops {
                         int threads);
   void (*conv_winograd_gradient)(ConvImages, int64_t out, int64_t channels, const float* x, const float* dy, float* dw,
                                  int threads);
-  int64_t (*conv_count)(ConvPattern, int64_t channels, int64_t block, int32_t* starts, int32_t* order);
-  void (*conv_fill)(ConvPattern, int64_t channels, int64_t block, int64_t channel_bytes, const int32_t* starts,
-                    const int32_t* order, uint32_t* offsets, int32_t* index);
+  int64_t (*conv_count)(ConvPattern, int64_t channels, int64_t block, int64_t group, int32_t* starts, int32_t* order);
+  void (*conv_fill)(ConvPattern, int64_t channels, int64_t block, int64_t group, int64_t channel_bytes,
+                    const int32_t* starts, const int32_t* order, uint32_t* offsets, int32_t* index);
   void (*conv_gather)(const float* values, const int32_t* index, int64_t n, float* out, int threads);
-  void (*conv_scatter)(const float* from, const int32_t* index, int64_t n, float* values, int threads);
   void (*group_norm)(NormShape, const float* x, const float* gamma, const float* beta, double eps, bool relu, float* y,
                      float* mean, float* rstd, int threads);
   void (*group_norm_backward)(NormShape, const float* dy, const float* x, const float* mean, const float* rstd,

@@ -32,7 +32,6 @@ const sparsefl::Ops ops = {
     conv_count,
     conv_fill,
     conv_gather,
-    conv_scatter,
     group_norm,
     group_norm_backward,
     batch_norm,

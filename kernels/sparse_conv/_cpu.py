@@ -59,12 +59,9 @@ def _sparse_gradient(conv: Conv, x: Tensor, dy: Tensor, dv: Tensor) -> None:
     way = plan.forward(conv, *x.shape[1:], "sparse")
     (only,) = way.passes
     sweep = only.sweep
-    planes, gradients = _planes(way.planes, x), memory.empty((sweep.index.numel(),), x)
+    planes = _planes(way.planes, x)
     shape = way.planes.numbers, sweep.numbers, only.output
-    at = pointer(planes), pointer(dy), pointer(gradients)
-    extension().conv_gradient(*shape, *at, num_threads())
-    index = pointer(sweep.index, torch.int32), sweep.index.numel()
-    extension().conv_scatter(pointer(gradients), *index, pointer(dv), num_threads())
+    extension().conv_gradient(*shape, pointer(planes), pointer(dy), pointer(dv), num_threads())
 
 
 def _apply(way: Direction, values: Tensor, x: Tensor, bias: Tensor | None, y: Tensor) -> None:
@@ -105,7 +102,9 @@ def _planes(planes: Planes, x: Tensor) -> Tensor:
 
 
 def _ordered(sweep: Sweep | DenseSweep, values: Tensor) -> Tensor:
-    """The values in the order of the sweep, zeros where a four is filled up."""
+    """The values in the order of the sweep; the dense one has zeros where nothing is stored."""
+    if sweep.index is None:
+        return values
     out = memory.empty((sweep.index.numel(),), values)
     index = pointer(sweep.index, torch.int32), sweep.index.numel()
     extension().conv_gather(pointer(values), *index, pointer(out), num_threads())

@@ -18,6 +18,7 @@ from kernels.native import extension, pointer
 from kernels.sparse_conv import Conv
 
 L1 = 20 * 1024  # bytes of a block's input that stay in L1 beside sums and weights
+L2 = 128 * 1024  # bytes of the sums of a group of rows
 FEW = 24  # weights of a row and block below which its overhead shows: then blocks grow
 LINE = 16  # floats
 
@@ -74,16 +75,17 @@ class Sweep:
     """The weights of one pass, ordered as csrc/conv.h: ConvWeights. One for all batches with these lanes."""
 
     rows: int
-    blocks: int
     starts: Tensor
     order: Tensor
     offsets: Tensor
-    index: Tensor  # the packed position of each weight; -1 fills up a four
+    at: Tensor | None  # forward: the packed position of each visit's first weight
+    index: Tensor | None  # transposed: the packed position of each weight
 
     @property
     def numbers(self) -> list[int]:
-        lists = (self.starts, self.order, self.offsets)
-        return [self.rows, self.blocks, *(pointer(x, torch.int32) for x in lists)]
+        at = 0 if self.at is None else pointer(self.at, torch.int32)
+        lists = [pointer(x, torch.int32) for x in (self.starts, self.order)]
+        return [self.rows, self.order.numel(), *lists, at, pointer(self.offsets, torch.int32)]
 
 
 @dataclass(frozen=True)
@@ -250,14 +252,20 @@ def _sweep(
         pattern += [] if transposed else [0]
         pattern.append(at.ctypes.data)
         block = _block(conv, planes, at)
-        blocks = ceil(planes.channels / block)
-        starts, order = (torch.empty(blocks * rows + extra, dtype=torch.int32) for extra in (1, 0))
+        group = max(1, L2 // (4 * extension().conv_tile()))
+        visits = ceil(planes.channels / block) * rows
+        starts, order = (torch.empty(visits + extra, dtype=torch.int32) for extra in (1, 0))
         into = pointer(starts, torch.int32), pointer(order, torch.int32)
-        fours = extension().conv_count(pattern, planes.channels, block, *into)
-        offsets, index = (torch.empty(4 * fours, dtype=torch.int32) for _ in range(2))
+        how = planes.channels, block, group
+        count = extension().conv_count(pattern, *how, *into)
+        offsets, index = (torch.empty(count, dtype=torch.int32) for _ in range(2))
         into += pointer(offsets, torch.int32), pointer(index, torch.int32)
-        extension().conv_fill(pattern, planes.channels, block, 4 * planes.channel_size, *into)
-        conv.plans[key] = Sweep(rows, blocks, starts, order, offsets, index)
+        extension().conv_fill(pattern, *how, 4 * planes.channel_size, *into)
+        if transposed:
+            conv.plans[key] = Sweep(rows, starts, order, offsets, None, index)
+        else:  # a visit's weights lie side by side in the packed values
+            padded = torch.cat([index, index.new_zeros(1)])  # an empty visit may start at the end
+            conv.plans[key] = Sweep(rows, starts, order, offsets, padded[starts[:-1].long()], None)
     return conv.plans[key]
 
 
