@@ -147,8 +147,8 @@ def _check(
 ) -> None:
     if kind not in get_args(Kind):
         raise ValueError(f"expected a kind of partition out of {list(get_args(Kind))}, got {kind!r}")
-    if not 0 < alpha < np.inf:
-        raise ValueError(f"expected alpha above 0, got {alpha}")
+    if not 1e-9 <= alpha < np.inf:
+        raise ValueError(f"expected alpha from 1e-9 on, got {alpha}")
     if kind == "pathological" and not 1 <= classes_per_client <= data.num_classes:
         raise ValueError(f"expected 1 to {data.num_classes} classes per client, got {classes_per_client}")
     positive = {

@@ -26,7 +26,7 @@ def digits():
 @settings(max_examples=60, deadline=None)
 @given(
     kind=st.sampled_from(KINDS), num_clients=st.integers(1, 60), disjoint=st.booleans(),
-    seed=st.integers(0, 2**40), alpha=st.sampled_from([0.01, 0.3, 5.0]), classes=st.integers(1, 5),
+    seed=st.integers(0, 2**40), alpha=st.sampled_from([1e-9, 0.01, 0.3, 1e9]), classes=st.integers(1, 5),
     per=st.none() | st.integers(5, 20), test_per=st.none() | st.integers(1, 359),
 )  # fmt: skip
 def test_what_every_partition_is(digits, kind, num_clients, disjoint, seed, alpha, classes, per, test_per):
@@ -134,8 +134,8 @@ def test_every_sample_is_as_likely(digits):
         ({"test_per_client": 0}, "test_per_client of at least 1, got 0"),
         ({"test_per_client": 360}, "test_per_client up to 359, got 360"),
         ({"kind": "random"}, "out of \\['dirichlet', 'pathological', 'iid'\\], got 'random'"),
-        ({"alpha": 0}, "alpha above 0, got 0"),
-        ({"alpha": float("nan")}, "alpha above 0, got nan"),
+        ({"alpha": 0}, "alpha from 1e-9 on, got 0"),
+        ({"alpha": float("nan")}, "alpha from 1e-9 on, got nan"),
         ({"kind": "pathological", "classes_per_client": 11}, "1 to 10 classes per client, got 11"),
         ({"kind": "pathological", "classes_per_client": 0}, "1 to 10 classes per client, got 0"),
         ({"kind": "pathological", "train_per_client": 500}, "training samples for each of 10 clients with 2"),
