@@ -42,9 +42,10 @@ class Local:
         self._listener.wave_started(len(tasks))
         futures = {k: self._pool.submit(self._run, function, k, task) for k, task in tasks.items()}
         try:
-            done, waiting = wait(futures.values(), return_when=FIRST_EXCEPTION)
-            if waiting:  # somebody failed: the others may have done so since, of being stopped
-                next(filter(None, (future.exception() for future in done)))
+            done, _ = wait(futures.values(), return_when=FIRST_EXCEPTION)
+            errors = [future.exception() for future in done]
+            for error in sorted(filter(None, errors), key=lambda e: isinstance(e, Stopped)):
+                raise error
             return {k: future.result() for k, future in futures.items()}
         except BaseException:
             self._give_up([*futures.values()])
@@ -72,8 +73,12 @@ class Local:
         worker.report = Report()
         with self._lock:
             threads = self.workers // min(self.workers, self._left)
-        with se.use_threads(threads):
-            done = function(worker, k, task)
+        try:
+            with se.use_threads(threads):
+                done = function(worker, k, task)
+        except BaseException:
+            self._stop.set()  # at once: this thread would start the next client
+            raise
         with self._lock:
             self._left -= 1
             self._reports[k] = worker.report
