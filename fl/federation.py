@@ -175,10 +175,10 @@ class _Run:
 
     def _rounds(self, env: Env, executor: Local) -> None:
         saved = self.after.round
-        if saved < 0:
-            self.after = self.after._replace(state=self.algorithm.init(env))
-            executor.reports()  # of what init did
         try:
+            if saved < 0:
+                self.after = self.after._replace(state=self.algorithm.init(env))
+                executor.reports()  # of what init did
             for t in range(saved + 1, self.cfg.num_rounds):
                 self._round(t, env, executor)
                 if (t + 1) % self.cfg.run.checkpoint_every == 0 or t + 1 == self.cfg.num_rounds:

@@ -1,0 +1,62 @@
+"""Runs that kill themselves: for tests of what survives. Importable, since other processes run it."""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+CALLS = ("fsync", "rename", "replace", "truncate")  # of os: every step on the way to the disk
+
+
+def count_events(function: Callable[[], object], kill_at: int | None) -> int:
+    """Run `function`; events are calls of CALLS and of local training. Before number `kill_at`: SIGKILL."""
+    from fl.client import Worker
+
+    events = 0
+
+    def counted(real):
+        def call(*arguments, **options):
+            nonlocal events
+            if events == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            events += 1
+            return real(*arguments, **options)
+
+        return call
+
+    for name in CALLS:
+        setattr(os, name, counted(getattr(os, name)))
+    Worker.train = counted(Worker.train)
+    function()
+    return events
+
+
+def run(config_file: str, path: str, kill_at: int | None, told: "multiprocessing.Queue[int] | None") -> None:
+    """Start the run, or go on with it where there is one."""
+    from fl import config, federation
+
+    def work() -> None:
+        options = federation.Options(workers=1)  # so that events have an order
+        if (Path(path) / "config.toml").exists():
+            federation.resume(path, options)
+        else:
+            federation.start(config.load(config_file), path, options)
+
+    events = count_events(work, kill_at)
+    if told is not None:
+        told.put(events)
+
+
+def in_a_process(config_file: Path, path: Path, kill_at: int | None = None) -> int:
+    """The number of events of a run that ends; -1 of one that was killed."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["fl.federation", "torch._dynamo"])
+    told = context.Queue()
+    process = context.Process(target=run, args=(str(config_file), str(path), kill_at, told))
+    process.start()
+    process.join(120)
+    if process.exitcode == -signal.SIGKILL:
+        return -1
+    assert process.exitcode == 0, process.exitcode
+    return told.get(timeout=30)
