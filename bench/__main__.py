@@ -70,14 +70,16 @@ def _layers_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--family", choices=sorted({shape.family for shape in layers.SHAPES}))
     parser.add_argument("--batch", type=int, nargs="+", default=list(layers.BATCHES))
     parser.add_argument("--sparsity", type=float, nargs="+", default=list(layers.SPARSITIES))
+    parser.add_argument("--kernels", action="store_true", help="every kernel too, to see what auto chose")
 
 
 def _layers(args: argparse.Namespace) -> int:
     batches, repeats = (args.batch[:1], 2) if args.quick else (args.batch, args.repeats)
     sparsities = tuple(args.sparsity)
-    rows = layers.run(tuple(batches), sparsities, threads=args.threads, repeats=repeats, family=args.family)
-    columns = {"shape": "", "batch": "", "sparsity": "", "name": "", "median_ms": ".2f", "gflops": ".0f",
-               "times_ours": ".2f"}  # fmt: skip
+    how = {"threads": args.threads, "repeats": repeats, "family": args.family, "kernels": args.kernels}
+    rows = layers.run(tuple(batches), sparsities, **how)
+    columns = {"shape": "", "batch": "", "sparsity": "", "name": "", "kernel": "", "median_ms": ".2f",
+               "gflops": ".0f", "times_ours": ".2f"}  # fmt: skip
     return _finish(args, list(_shown(rows)), columns, layers.summarise, repeats)
 
 
@@ -91,7 +93,7 @@ def _models_arguments(parser: argparse.ArgumentParser) -> None:
 def _models(args: argparse.Namespace) -> int:
     batches, repeats = (args.batch[:1], 1) if args.quick else (args.batch, args.repeats)
     cases_ = tuple(args.model), tuple(batches), tuple(args.density)
-    rows = models.run(*cases_, threads=args.threads, repeats=repeats)
+    rows = models.run(*cases_, threads=args.threads, repeats=repeats, memory=not args.quick)
     columns = {"model": "", "batch": "", "density": "", "name": "", "median_ms": ".1f", "times_ours": ".2f"}
     return _finish(args, list(_shown(rows)), columns, models.summarise, repeats)
 

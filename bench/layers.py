@@ -3,11 +3,13 @@
 vs_dense        the faster of PyTorch's contiguous and channels-last layouts, over ours; medians of one run
 vs_csr          torch.sparse CSR over ours (linear layers)
 vs_sparseprop   SparseProp, its faster kernel, over ours (where it can be imported)
+auto       the fastest of our kernels over the one that was chosen, all directions together (--kernels)
 The summary has geometric means over the shapes of a family, and the worst shape.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import exp, log
 from typing import Any
 
@@ -19,6 +21,7 @@ from bench import sparseprop
 from bench.timing import take_turns
 from kernels import bitmap, use_backend, use_threads
 from kernels import sparse_conv as sc
+from sparse_engine import plan
 
 SPARSITIES = (0.5, 0.65, 0.8, 0.9, 0.95)
 BATCHES = (32, 128)
@@ -54,7 +57,13 @@ SHAPES = (
 
 
 def run(
-    batches: tuple[int, ...], sparsities: tuple[float, ...], *, threads: int, repeats: int, family: str | None
+    batches: tuple[int, ...],
+    sparsities: tuple[float, ...],
+    *,
+    threads: int,
+    repeats: int,
+    family: str | None,
+    kernels: bool = False,
 ) -> Iterator[dict[str, Any]]:
     torch.set_num_threads(threads)
     with use_threads(threads):
@@ -62,10 +71,10 @@ def run(
             for shape in SHAPES:
                 if family in (None, shape.family):
                     for sparsity in sparsities:
-                        yield from _rows(shape, batch, sparsity, repeats)
+                        yield from _rows(shape, batch, sparsity, repeats, kernels)
 
 
-def _rows(shape: Shape, batch: int, sparsity: float, repeats: int) -> Iterator[dict[str, Any]]:
+def _rows(shape: Shape, batch: int, sparsity: float, repeats: int, kernels: bool) -> Iterator[dict[str, Any]]:
     draw = torch.Generator().manual_seed(0)
     mask = torch.rand(shape.out, shape.into, shape.kernel, shape.kernel, generator=draw) >= sparsity
     how = {"stride": shape.stride, "padding": (shape.padding, shape.padding)}
@@ -77,12 +86,17 @@ def _rows(shape: Shape, batch: int, sparsity: float, repeats: int) -> Iterator[d
     images = torch.randn(batch, shape.into, shape.size, shape.size, generator=draw)
     gradient = torch.randn(F.conv2d(images, weight, **how).shape, generator=draw)
     x, dy = (t.permute(1, 2, 3, 0).contiguous() for t in (images, gradient))
-    contestants = {
-        "sparsefl forward": lambda: sc.forward(conv, values, x),
-        "sparsefl input gradient": lambda: sc.input_gradient(conv, values, dy, (shape.size, shape.size)),
-        "sparsefl weight gradient": lambda: sc.weight_gradient(conv, x, dy),
-        **_dense(shape, images, weight, gradient),
+    size = (shape.size, shape.size)
+    directions: dict[str, Callable[[str], object]] = {
+        "forward": lambda kernel: sc.forward(conv, values, x, kernel=kernel),
+        "input_gradient": lambda kernel: sc.input_gradient(conv, values, dy, size, kernel=kernel),
+        "weight_gradient": lambda kernel: sc.weight_gradient(conv, x, dy, kernel=kernel),
     }
+    chosen = {d: plan.current().kernel(conv, d, *size, batch) for d in directions}
+    contestants = {f"sparsefl {d}": partial(run, chosen[d]) for d, run in directions.items()}
+    contestants |= _dense(shape, images, weight, gradient)
+    if kernels:
+        contestants |= {f"{k} {d}": partial(run, k) for d, run in directions.items() for k in conv.kernels}
     if shape.family == "linear":
         flat = [t[:, :, 0, 0] for t in (weight, images, gradient)]
         contestants |= _csr(*flat) | sparseprop.linear(*flat)
@@ -100,10 +114,11 @@ def _rows(shape: Shape, batch: int, sparsity: float, repeats: int) -> Iterator[d
             "batch": batch,
             "sparsity": sparsity,
             "name": name,
+            "kernel": chosen[name.removeprefix("sparsefl ")] if mine else None,
             "median_ms": timing.median * 1e3,
             "spread": timing.spread,
             "gflops": flop / timing.median / 1e9 if mine else None,
-            "times_ours": None if mine else timing.median / ours,
+            "times_ours": None if mine or name.split()[0] in sc.KERNELS else timing.median / ours,
         }
 
 
@@ -163,6 +178,9 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float
             best = ratios.setdefault(group, {})
             best[row["shape"]] = min(best.get(row["shape"], float("inf")), row["times_ours"])
     summary: dict[str, dict[str, dict[str, float]]] = {}
+    for (group_, sparsity), by_case in _auto(rows).items():
+        cell = summary.setdefault(group_, {}).setdefault(sparsity, {})
+        cell["auto"] = exp(sum(map(log, by_case)) / len(by_case))
     for (family, sparsity, kind), by_shape in ratios.items():
         cell = summary.setdefault(family, {}).setdefault(sparsity, {})
         cell[kind] = exp(sum(map(log, by_shape.values())) / len(by_shape))
@@ -175,3 +193,21 @@ def _kind(name: str) -> str:
     if name.startswith("SparseProp"):
         return "vs_sparseprop"
     return "vs_csr" if "CSR" in name else "vs_dense"
+
+
+def _auto(rows: list[dict[str, Any]]) -> dict[tuple[str, str], list[float]]:
+    """{(family and batch, sparsity): the best kernels' time over the chosen ones', by shape}"""
+    best: dict[tuple[str, str, str], dict[str, float]] = {}
+    ours: dict[tuple[str, str, str], float] = {}
+    for row in rows:
+        case = (f"{row['family']}, batch {row['batch']}", str(row["sparsity"]), row["shape"])
+        who, _, direction = row["name"].partition(" ")
+        if who == "sparsefl":
+            ours[case] = ours.get(case, 0.0) + row["median_ms"]
+        elif who in sc.KERNELS:
+            times = best.setdefault(case, {})
+            times[direction] = min(times.get(direction, float("inf")), row["median_ms"])
+    found: dict[tuple[str, str], list[float]] = {}
+    for case, times in best.items():
+        found.setdefault(case[:2], []).append(sum(times.values()) / ours[case])
+    return found

@@ -3,12 +3,13 @@
 vs_dense      the faster of PyTorch's contiguous and channels-last steps, over ours
 vs_masked     dense PyTorch that multiplies weights and gradients by masks (as the authors do), over ours
 realisation   vs_dense / (dense FLOP / sparse FLOP): 1 when every saved FLOP is a saved moment
+memory        peak bytes of a step over dense PyTorch's, each in a process of its own
 """
 
-import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,16 +32,17 @@ def run(
     *,
     threads: int,
     repeats: int,
+    memory: bool = True,
 ) -> Iterator[dict[str, Any]]:
     torch.set_num_threads(threads)
     with use_threads(threads):
         for name in names:
             for batch in batches:
                 for density in densities:
-                    yield from _rows(name, batch, density, repeats)
+                    yield from _rows(name, batch, density, repeats, memory)
 
 
-def _rows(name: str, batch: int, density: float, repeats: int) -> Iterator[dict[str, Any]]:
+def _rows(name: str, batch: int, density: float, repeats: int, memory: bool) -> Iterator[dict[str, Any]]:
     classes, shape = MODELS[name]
     torch.manual_seed(0)
     sparse = se.sparsify(se.models.by_name(name, num_classes=classes), density=density, seed=0)
@@ -55,6 +57,7 @@ def _rows(name: str, batch: int, density: float, repeats: int) -> Iterator[dict[
     timings = take_turns(contestants, repeats=repeats, burst=1)
     ours = timings["sparsefl"].median
     flops = se.count_flops(sparse, shape)
+    ratio = peak_memory(name, batch, density)["ratio"] if memory else None
     for who, timing in timings.items():
         yield {
             "model": name,
@@ -65,6 +68,7 @@ def _rows(name: str, batch: int, density: float, repeats: int) -> Iterator[dict[
             "spread": timing.spread,
             "times_ours": timing.median / ours,
             "flop_ratio": flops.dense_step / flops.sparse_step,
+            "memory_ratio": ratio if who == "sparsefl" else None,
         }
 
 
@@ -116,7 +120,9 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float
         cell = summary.setdefault(f"{row['model']}, batch {row['batch']}", {}).setdefault(
             str(row["density"]), {}
         )
-        if row["name"] in ("torch", "torch channels_last"):
+        if row["name"] == "sparsefl" and row["memory_ratio"] is not None:
+            cell["memory"] = row["memory_ratio"]
+        elif row["name"] in ("torch", "torch channels_last"):
             cell["vs_dense"] = min(cell.get("vs_dense", float("inf")), row["times_ours"])
             cell["realisation"] = cell["vs_dense"] / row["flop_ratio"]
         elif row["name"] == "masked torch":
@@ -125,7 +131,7 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float
 
 
 def peak_memory(name: str, batch: int, density: float) -> dict[str, float]:
-    """Peak resident bytes that two steps add to a process that has made the network; ours over dense."""
+    """Peak resident bytes that three steps add to a process that has made the network; ours over dense."""
     measured = {
         who: float(
             subprocess.run(
@@ -147,11 +153,18 @@ def _measure_peak(who: str, name: str, batch: str, density: str) -> None:
         net = se.sparsify(net, density=float(density))
     images, labels = torch.randn(int(batch), *shape), torch.randint(0, classes, (int(batch),))
     step = sparse_step(net, images, labels) if who == "sparse" else dense_step(net, images, labels, None)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path("/proc/self/clear_refs").write_text("5")  # what making the network took does not count
+    before = _status("VmRSS")
     with use_threads(1):
-        step()
-        step()
-    print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+        for _ in range(3):
+            step()
+    print(_status("VmHWM") - before)
+
+
+def _status(key: str) -> int:
+    """Bytes, from the kernel's account of this process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith(key + ":")).split()[1])
 
 
 if __name__ == "__main__":

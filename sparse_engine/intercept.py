@@ -113,6 +113,21 @@ def _adaptive_average_pool(x: Tensor, output_size: Any) -> Any:
     return unpruned.average_pool(x, _pair(size))
 
 
+def _relu(x: Tensor, inplace: bool = False) -> Any:
+    return NotImplemented if inplace else unpruned.relu(x)
+
+
+def _add(x: Tensor, other: Any, *, alpha: Any = 1, out: Any = None) -> Any:
+    """A residual sum of two images; everything else that is added goes to torch."""
+    if (
+        not (isinstance(other, Tensor) and _ours(other) and other.shape == x.shape)
+        or alpha != 1
+        or out is not None
+    ):
+        return NotImplemented
+    return unpruned.add(x, other)
+
+
 def _window(kernel: Any, stride: Any, padding: Any) -> Window:
     return Window(_pair(kernel), _pair(kernel if stride is None or stride == [] else stride), _pair(padding))
 
@@ -134,4 +149,10 @@ _KERNELS: dict[Callable, Callable[..., Any]] = {
     F.max_pool2d: _max_pool,
     F.avg_pool2d: _average_pool,
     F.adaptive_avg_pool2d: _adaptive_average_pool,
+    F.relu: _relu,
+    torch.relu: _relu,
+    Tensor.relu: _relu,
+    torch.add: _add,
+    Tensor.add: _add,
+    Tensor.__add__: _add,
 }

@@ -1,4 +1,6 @@
-"""Autograd over the kernels of layers that have no prunable weight: norms and pools of batch-last images.
+"""Autograd over what has no prunable weight, on batch-last images: norms, pools, ReLU and residual sums.
+
+ReLU and sums are torch's; their results come from our pool of buffers like everything else here.
 
 Images are [N, C, H, W] whose memory is [C, H, W, N]; results are again. The Functions see planes.
 """
@@ -9,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from kernels import norm, pool
+from kernels import memory, norm, pool
 from kernels.pool import Window
 from sparse_engine.batch_last import to_images, to_planes
 
@@ -40,6 +42,39 @@ def max_pool(x: Tensor, window: Window) -> Tensor:
 def average_pool(x: Tensor, window: Window | tuple[int, int]) -> Tensor:
     """`window`, or the size of the output: an adaptive pool."""
     return to_images(_AveragePool.apply(to_planes(x), window))
+
+
+def relu(x: Tensor) -> Tensor:
+    return to_images(_Relu.apply(to_planes(x)))
+
+
+def add(a: Tensor, b: Tensor) -> Tensor:
+    return to_images(_Add.apply(to_planes(a), to_planes(b)))
+
+
+class _Relu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = torch.clamp_min(x, 0, out=memory.empty(x.shape, x))
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> Tensor:
+        (y,) = ctx.saved_tensors
+        return torch.ops.aten.threshold_backward(dy, y, 0, grad_input=memory.empty(y.shape, y))
+
+
+class _Add(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        return torch.add(a, b, out=memory.empty(a.shape, a))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
+        return dy, dy
 
 
 class _GroupNorm(torch.autograd.Function):

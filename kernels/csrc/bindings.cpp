@@ -214,13 +214,12 @@ NB_MODULE(_native, m) {
           ops().conv_winograd(shape, filter, at<const float>(x), at<const float>(w), at<const float>(bias),
                               at<float>(y), threads);
         });
-  m.def("conv_winograd_gradient",
-        [=](const Numbers& s, int64_t out, int64_t channels, Address x, Address dy, Address dw, int threads) {
-          const auto shape = images(s);
-          nb::gil_scoped_release release;
-          ops().conv_winograd_gradient(shape, out, channels, at<const float>(x), at<const float>(dy), at<float>(dw),
-                                       threads);
-        });
+  m.def("conv_winograd_gradient", [=](const Numbers& s, int64_t out, int64_t channels, Address x, Address dy,
+                                      Address dw, int threads) {
+    const auto shape = images(s);
+    nb::gil_scoped_release release;
+    ops().conv_winograd_gradient(shape, out, channels, at<const float>(x), at<const float>(dy), at<float>(dw), threads);
+  });
   m.def("conv_dense_gradient", [=](const Numbers& p, const Numbers& w, const Numbers& o, int64_t tiles, Address x,
                                    Address dy, Address gradients, int threads) {
     const auto shape = planes(p);
@@ -230,12 +229,12 @@ NB_MODULE(_native, m) {
     ops().conv_dense_gradient(shape, what, where, tiles, at<const float>(x), at<const float>(dy), at<float>(gradients),
                               threads);
   });
-  m.def("conv_count", [=](const Numbers& p, int64_t channels, int64_t block, int64_t group, Address starts,
-                          Address order) {
-    const auto what = pattern(p);
-    nb::gil_scoped_release release;
-    return ops().conv_count(what, channels, block, group, at<int32_t>(starts), at<int32_t>(order));
-  });
+  m.def("conv_count",
+        [=](const Numbers& p, int64_t channels, int64_t block, int64_t group, Address starts, Address order) {
+          const auto what = pattern(p);
+          nb::gil_scoped_release release;
+          return ops().conv_count(what, channels, block, group, at<int32_t>(starts), at<int32_t>(order));
+        });
   m.def("conv_fill", [=](const Numbers& p, int64_t channels, int64_t block, int64_t group, int64_t channel_bytes,
                          Address starts, Address order, Address offsets, Address index) {
     const auto what = pattern(p);

@@ -181,10 +181,12 @@ void conv_winograd(ConvImages s, ConvFilter f, const float* x, const float* w, c
   const bool few = block_bytes <= L2;
   const int64_t part = few ? PART : up(f.rows, ROWS), rows = up(f.rows, part), parts = rows / part;
   float* u = allocate(POINTS * rows * f.channels);
-  if (rows > f.rows) memset(u + (parts - 1) * POINTS * part * f.channels, 0, POINTS * part * f.channels * sizeof(float));
+  if (rows > f.rows)
+    memset(u + (parts - 1) * POINTS * part * f.channels, 0, POINTS * part * f.channels * sizeof(float));
   parallel_for(f.rows, threads, [&](int64_t row) { transform_weights(f, w, row, part, u); });
   const Units units(s);
-  const int64_t blocks = (units.count + UNITS - 1) / UNITS, together = few ? 1 : smaller(MANY, up(blocks, threads) / threads);
+  const int64_t blocks = (units.count + UNITS - 1) / UNITS,
+                together = few ? 1 : smaller(MANY, up(blocks, threads) / threads);
   parallel_for((blocks + together - 1) / together, threads, [&](int64_t group) {
     const int64_t first = group * together, last = smaller(first + together, blocks), count = last - first;
     float* v = allocate(count * POINTS * (f.channels + part) * run);  // [point][block][channel][run]

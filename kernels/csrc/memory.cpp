@@ -19,14 +19,32 @@ int64_t whole(int64_t bytes) {
   return bytes < 1 ? LINE : (bytes + unit - 1) / unit * unit;
 }
 
+#if defined(__linux__)
+// Large buffers are mappings of their own: what is released is gone, and no small block keeps it from going.
 void* fresh(int64_t size) {
-  void* p = nullptr;
-  if (posix_memalign(&p, size < PAGE ? LINE : size < HUGE ? PAGE : HUGE, size)) return nullptr;
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-  if (size >= HUGE) madvise(p, size / HUGE * HUGE, MADV_HUGEPAGE);  // a wish: without it the buffer is only slower
+  if (size < HUGE) return aligned_alloc(size < PAGE ? LINE : PAGE, size);
+  char* all = static_cast<char*>(
+      mmap(nullptr, size + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  if (all == MAP_FAILED) return nullptr;
+  const int64_t before = (HUGE - reinterpret_cast<uintptr_t>(all) % HUGE) % HUGE;
+  if (before) munmap(all, before);
+  munmap(all + before + size, HUGE - before);
+#if defined(MADV_HUGEPAGE)
+  madvise(all + before, size / HUGE * HUGE, MADV_HUGEPAGE);  // a wish: without it the buffer is only slower
 #endif
-  return p;
+  return all + before;
 }
+
+void release(void* p, int64_t size) {
+  if (size < HUGE)
+    free(p);
+  else
+    munmap(p, size);
+}
+#else
+void* fresh(int64_t size) { return aligned_alloc(size < PAGE ? LINE : PAGE, size); }
+void release(void* p, int64_t) { free(p); }
+#endif
 
 // Idle buffers by size. What is in use and idle together stays within an eighth of the most that was ever in use, so a
 // change of shapes does not pile up buffers of the old ones.
@@ -86,7 +104,7 @@ class Pool {
       const auto last = --idle_.end();
       kept_ -= last->first;
       sizes_.erase(last->second);
-      free(last->second);
+      release(last->second, last->first);
       idle_.erase(last);
     }
   }

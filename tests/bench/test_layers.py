@@ -21,15 +21,30 @@ def test_layers_compare_with_both_dense_layouts_and_with_csr(monkeypatch):
     monkeypatch.setitem(sys.modules, "sparseprop", None)  # its rows: test_sparseprop.py
     rows = list(layers.run((8,), (0.5, 0.9), threads=1, repeats=1, family=None))
     names = {row["name"] for row in rows if row["family"] == "conv3x3"}
-    assert {"torch", "torch channels_last", "sparsefl weight gradient"} <= names
+    assert {"torch", "torch channels_last", "sparsefl weight_gradient"} <= names
     summary = layers.summarise(rows)
     assert set(summary["conv3x3, batch 8"]["0.5"]) == {"vs_dense", "worst"}
     assert "vs_csr" in summary["linear, batch 8"]["0.9"]
 
 
+def test_with_kernels_the_choice_is_compared_with_the_best_of_them():
+    def row(name, milliseconds):
+        return {"family": "f", "batch": 1, "sparsity": 0.5, "shape": "s", "name": name,
+                "median_ms": milliseconds, "times_ours": None}  # fmt: skip
+
+    rows = [row("sparsefl forward", 4.0), row("sparsefl weight_gradient", 6.0), row("torch", 9.0)]
+    rows += [row("sparse forward", 4.0), row("dense forward", 2.0), row("sparse weight_gradient", 6.0)]
+    assert layers.summarise(rows)["f, batch 1"]["0.5"]["auto"] == pytest.approx(0.8)
+
+
 def test_models_give_realisation(monkeypatch):
     monkeypatch.setitem(models.MODELS, "small_cnn", (10, (3, 8, 8)))
-    rows = list(models.run(("small_cnn",), (4,), (0.5,), threads=1, repeats=1))
+    rows = list(models.run(("small_cnn",), (4,), (0.5,), threads=1, repeats=1, memory=False))
     (cell,) = models.summarise(rows)["small_cnn, batch 4"].values()
     assert cell["realisation"] == pytest.approx(cell["vs_dense"] / rows[0]["flop_ratio"])
     assert {row["name"] for row in rows} == {"sparsefl", "torch", "torch channels_last", "masked torch"}
+
+
+def test_peak_memory_is_of_the_steps_alone(monkeypatch):
+    measured = models.peak_memory("vgg11", 2, 0.1)
+    assert 1e6 < measured["sparse"] < 1e9 and measured["ratio"] == measured["sparse"] / measured["dense"]
