@@ -12,9 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Counts = NDArray[np.int64]
-_TRADES = (
-    20  # a client; each halves what is left of the first table's order, nothing can be seen of it after 10
-)
+_TRADES = 20  # a client; each halves what is left of the order at the start: nothing to be seen after 10
 
 
 def dirichlet(

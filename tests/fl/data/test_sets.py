@@ -95,12 +95,27 @@ def test_resizing_keeps_the_corners_and_the_order(tmp_path, size):
     np.testing.assert_allclose(data.std, data.train.images.std(axis=(0, 2, 3)))
 
 
-def test_resizing_is_bilinear(tmp_path):
-    """One row worked by hand: 0, 100 at twice the size is 0, 25, 75, 100."""
-    x = np.tile(np.array([0, 100], np.uint8), (20, 2, 1))
+@pytest.mark.parametrize(
+    ("row", "size", "expected"),
+    [
+        ([0, 100], 4, [0, 25, 75, 100]),
+        ([0, 3], 4, [0, 1, 2, 3]),  # 0, 0.75, 2.25, 3
+    ],
+)
+def test_resizing_is_bilinear(tmp_path, row, size, expected):
+    x = np.tile(np.array(row, np.uint8), (20, len(row), 1))
     np.savez(tmp_path / "row.npz", x=x, y=np.zeros(20, int))
-    images = load("row", tmp_path, size=4).train.images
-    np.testing.assert_array_equal(images, np.tile([0, 25, 75, 100], (16, 1, 4, 1)))
+    images = load("row", tmp_path, size=size).train.images
+    np.testing.assert_array_equal(images, np.tile(expected, (16, 1, size, 1)))
+
+
+def test_shrinking_leaves_no_pixel_out(tmp_path):
+    """16 pixels to 2. Without antialiasing only 3, 4, 11 and 12 would be looked at, and those are white."""
+    row = np.zeros(16, np.uint8)
+    row[[3, 4, 11, 12]] = 255
+    np.savez(tmp_path / "row.npz", x=np.tile(row, (20, 16, 1)), y=np.zeros(20, int))
+    images = load("row", tmp_path, size=2).train.images
+    assert 0.2 * 255 < images.min() and images.max() < 0.3 * 255  # about a quarter is white
 
 
 def test_same_size_is_the_same_set(tmp_path):
