@@ -3,7 +3,7 @@
 A Listener hears of rounds from the loop's thread, and of waves and clients from others.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -22,6 +22,8 @@ from rich.table import Table
 from fl.config import Config
 
 Record = dict[str, Any]
+Row = tuple[str, str, str, str]
+SUMMARY_COLUMNS = ("", "this run", "dense", "dense / this")
 
 
 class Listener:
@@ -93,9 +95,7 @@ class Lines(Listener):
     def round_finished(self, record: Record) -> None:
         done, left = record["round"] + 1, self.rounds - record["round"] - 1
         eta = (perf_counter() - self.began) / (done - self.first) * left
-        self._print(
-            f"round {record['round']:>4}/{self.rounds - 1}  {_figures(record)}  left {_duration(eta)}"
-        )
+        self._print(f"round {record['round']:>4}/{self.rounds - 1}  {_figures(record)}  left {duration(eta)}")
 
     def note(self, text: str) -> None:
         self._print(text)
@@ -183,53 +183,65 @@ def for_console(console: Console) -> Listener:
 
 
 def summary_table(summary: Record) -> Table:
-    """What a run gave and what it cost. Measured and modelled figures have rows of their own."""
+    """What a run gave and what it cost, for a terminal."""
     table = Table(
         title=f"{summary['name']}: {summary['algorithm']}, {summary['num_rounds']} rounds",
         title_justify="left",
     )
-    for name, justify in (("", "left"), ("this run", "right"), ("dense", "right"), ("dense / this", "right")):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
-    best = f"{_percent(summary['accuracy_best'])} (round {summary['round_best']})"
-    table.add_row("test accuracy, best round", best)
-    table.add_row("test accuracy, last round", _percent(summary["accuracy_last"]))
-    table.add_row("density, last round", f"{summary['density_last']:.3f}", "1")
-    prunings = ", ".join(map(str, summary["prune_rounds"])) or "none"
-    table.add_row("prunings in rounds", prunings)
-    _compare(table, "bytes sent, at-rest form", _bytes, summary["bytes_total"], summary["bytes_total_dense"])
-    _compare(
-        table, "  as the paper counts", _bytes, summary["bytes_total_paper"], summary["bytes_total_dense"]
-    )
-    _compare(table, "training FLOP", _flop, summary["flop_total"], summary["flop_total_dense"])
-    baseline = summary.get("baseline") or {}
-    _compare(
-        table, "local training, measured, all clients", _duration, summary["train_s"], baseline.get("train_s")
-    )
-    _compare(table, "wall time, measured", _duration, summary["wall_s"], baseline.get("wall_s"))
-    table.add_row("time, modelled", _duration(summary["sim_time_s"]))
-    table.add_row("energy, modelled", f"{summary['sim_energy_j']:,.4g} J")
+    for i, name in enumerate(SUMMARY_COLUMNS):
+        table.add_column(name, justify="right" if i else "left")
+    for row in summary_rows(summary):
+        table.add_row(*row)
     return table
 
 
-def _compare(table: Table, name: str, shown: Any, ours: float, dense: float | None) -> None:
+def summary_rows(summary: Record) -> list[Row]:
+    """What a run gave and what it cost. Measured and modelled figures have rows of their own."""
+    ours, dense = summary, summary.get("baseline") or {}
+    best = f"{percent(ours['accuracy_best'])} (round {ours['round_best']})"
+    prunings = ", ".join(map(str, ours["prune_rounds"])) or "none"
+    return [
+        ("test accuracy, best round", best, "", ""),
+        ("test accuracy, last round", percent(ours["accuracy_last"]), "", ""),
+        ("density, last round", f"{ours['density_last']:.3f}", "1", ""),
+        ("prunings in rounds", prunings, "", ""),
+        _compared("bytes sent, at-rest form", size, ours["bytes_total"], ours["bytes_total_dense"]),
+        _compared("  as the paper counts", size, ours["bytes_total_paper"], ours["bytes_total_dense"]),
+        _compared("training FLOP", _flop, ours["flop_total"], ours["flop_total_dense"]),
+        _compared("local training, measured, all clients", duration, ours["train_s"], dense.get("train_s")),
+        _compared("wall time, measured", duration, ours["wall_s"], dense.get("wall_s")),
+        ("time, modelled", duration(ours["sim_time_s"]), "", ""),
+        ("energy, modelled", f"{ours['sim_energy_j']:,.4g} J", "", ""),
+    ]
+
+
+def times(ours: float, dense: float) -> str:
+    """How many times less: 1.95x. Empty where there was none."""
+    return f"{dense / ours:.2f}x" if ours else ""
+
+
+def _compared(name: str, shown: Callable[[float], str], ours: float, dense: float | None) -> Row:
     if dense is None:
-        table.add_row(name, shown(ours), "not measured")
-    else:
-        table.add_row(name, shown(ours), shown(dense), f"{dense / ours:.2f}x" if ours else "")
+        return name, shown(ours), "not measured", ""
+    return name, shown(ours), shown(dense), times(ours, dense)
+
+
+def describe(config: Config) -> str:
+    """What runs, in a line."""
+    what = f"{config.algorithm} on {config.data.name}, {config.model.name}"
+    kernels = f"{config.training.kernels} kernels"
+    return f"{what} ({kernels}), {config.num_clients} clients, {config.num_rounds} rounds"
 
 
 def _title(config: Config, path: Path) -> str:
-    what = (
-        f"{config.algorithm} on {config.data.name}, {config.model.name} ({config.training.kernels} kernels)"
-    )
-    return f"{config.name}: {what}, {config.num_clients} clients, {config.num_rounds} rounds, in {path}"
+    return f"{config.name}: {describe(config)}, in {path}"
 
 
 def _figures(record: Record) -> str:
     parts = [
-        f"accuracy {_percent(record['accuracy_mean'])}",
+        f"accuracy {percent(record['accuracy_mean'])}",
         f"density {record['density_mean']:.3f}",
-        f"sent {_bytes(record['bytes_total'])}",
+        f"sent {size(record['bytes_total'])}",
         f"{record['wall_s']:.1f} s",
     ]
     if record.get("votes") is not None:
@@ -239,11 +251,11 @@ def _figures(record: Record) -> str:
     return "  ".join(parts)
 
 
-def _percent(share: float | None) -> str:
+def percent(share: float | None) -> str:
     return "none" if share is None else f"{100 * share:.2f} %"
 
 
-def _bytes(count: float) -> str:
+def size(count: float) -> str:
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -255,7 +267,7 @@ def _flop(count: float) -> str:
     return f"{count:.3g}"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.3g} s"
     minutes, rest = divmod(round(seconds), 60)

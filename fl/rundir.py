@@ -78,6 +78,7 @@ METRICS = "metrics.jsonl"
 CLIENTS = "clients.jsonl"
 CHECKPOINT = "checkpoint"
 SUMMARY = "summary.json"
+REPORT = "report.html"
 BASELINE = "baseline"
 
 
@@ -184,8 +185,15 @@ class RunDir:
 
 def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
     """The objects of a .jsonl file; a last line that was cut off is left out."""
-    lines = Path(path).read_bytes().split(b"\n")[:-1]
-    return [json.loads(line) for line in lines if line]
+    return list(each_jsonl(path))
+
+
+def each_jsonl(path: Path | str) -> Iterator[dict[str, Any]]:
+    """The same one by one, for files that are larger than the memory."""
+    with open(path, "rb") as file:
+        for line in file:
+            if line.endswith(b"\n") and line != b"\n":
+                yield json.loads(line)
 
 
 def write_atomic(path: Path, data: bytes) -> None:
