@@ -80,7 +80,8 @@ def _layers(args: argparse.Namespace) -> int:
     rows = layers.run(tuple(batches), sparsities, **how)
     columns = {"shape": "", "batch": "", "sparsity": "", "name": "", "kernel": "", "median_ms": ".2f",
                "gflops": ".0f", "times_ours": ".2f"}  # fmt: skip
-    return _finish(args, list(_shown(rows)), columns, layers.summarise, repeats)
+    peak = layers.matmul_gflops(args.threads)
+    return _finish(args, list(_shown(rows)), columns, layers.summarise, repeats, matmul_gflops=peak)
 
 
 def _models_arguments(parser: argparse.ArgumentParser) -> None:
@@ -113,10 +114,11 @@ def _finish(
     columns: dict[str, str],
     summarise: Callable[[list[dict[str, Any]]], dict],
     repeats: int,
+    **more: Any,
 ) -> int:
     console = report.console()
     report.show_rows(rows, columns, "times_ours: how many times our time", console)
-    result = {"meta": meta(args.threads, repeats=repeats), "rows": rows, "summary": summarise(rows)}
+    result = {"meta": meta(args.threads, repeats=repeats, **more), "rows": rows, "summary": summarise(rows)}
     console.print(report.markdown(result), markup=False, soft_wrap=True)
     if args.json:
         report.save(result, args.json)
@@ -141,15 +143,17 @@ def _aot(path: Path | None, console: Console) -> int:
 
 def _table_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path)
+    parser.add_argument("--rates", action="store_true", help="of `bench layers`: GFLOP/s by shape")
     parser.add_argument(
         "--into", type=Path, metavar="DOCUMENT", help="put it there, between the marks for it"
     )
 
 
 def _table(args: argparse.Namespace) -> int:
-    text = report.markdown(json.loads(args.file.read_text()))
+    result = json.loads(args.file.read_text())
+    text = report.rates(result) if args.rates else report.markdown(result)
     if args.into:
-        report.insert(text, args.into, args.file.stem)
+        report.insert(text, args.into, "rates" if args.rates else args.file.stem)
     else:
         print(text)
     return 0

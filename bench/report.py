@@ -49,6 +49,30 @@ def markdown(result: Result, title: str = "") -> str:
     return "\n".join(lines)
 
 
+def rates(result: Result) -> str:
+    """GFLOP/s of the stored weights in each direction, and their share of a large matrix product's rate."""
+    peak = result["meta"]["matmul_gflops"]
+    names = {"forward": "y", "input_gradient": "dx", "weight_gradient": "dw"}
+    cells: dict[str, dict[str, list[str]]] = {}
+    for row in result["rows"]:
+        direction = row["name"].removeprefix("sparsefl ")
+        if direction in names and row["name"] != direction:
+            where = cells.setdefault(f"{row['shape']}, batch {row['batch']}", {})
+            share = f"{row['gflops']:.0f} ({row['gflops'] / peak:.0%})"
+            kernel = "" if row["kernel"] == "sparse" else f" {row['kernel']}"
+            where.setdefault(str(row["sparsity"]), []).append(f"{names[direction]} {share}{kernel}")
+    columns = sorted({column for found in cells.values() for column in found}, key=float)
+    lines = ["| GFLOP/s at sparsity | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    for shape, found in cells.items():
+        lines.append(f"| {shape} | " + " | ".join(", ".join(found.get(c, [])) for c in columns) + " |")
+    meta = result["meta"]
+    lines.append(
+        f"\nOf {peak:.0f} GFLOP/s of torch's 1024x1024 matrix product in the same run; {meta['cpu']}, "
+        f"{meta['instruction_set']}, {meta['threads']} thread(s), commit {meta['commit']}, {meta['date']}"
+    )
+    return "\n".join(lines)
+
+
 def insert(text: str, path: Path, name: str) -> None:
     """Puts a table into a document, between the marks `<!-- bench NAME -->` and `<!-- end -->`."""
     begin, end = f"<!-- bench {name} -->", "<!-- end -->"
