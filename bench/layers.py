@@ -74,6 +74,14 @@ def run(
                         yield from _rows(shape, batch, sparsity, repeats, kernels)
 
 
+def matmul_gflops(threads: int) -> float:
+    """What a large matrix product reaches here: the yardstick for our rates."""
+    torch.set_num_threads(threads)
+    a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
+    timing = take_turns({"matmul": lambda: a @ b}, repeats=10, burst=1)["matmul"]
+    return 2 * 1024**3 / timing.best / 1e9
+
+
 def _rows(shape: Shape, batch: int, sparsity: float, repeats: int, kernels: bool) -> Iterator[dict[str, Any]]:
     draw = torch.Generator().manual_seed(0)
     mask = torch.rand(shape.out, shape.into, shape.kernel, shape.kernel, generator=draw) >= sparsity

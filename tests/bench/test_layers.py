@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from bench import layers, models
+from bench import layers, models, report
 
 
 @pytest.fixture(autouse=True)
@@ -48,3 +48,13 @@ def test_models_give_realisation(monkeypatch):
 def test_peak_memory_is_of_the_steps_alone(monkeypatch):
     measured = models.peak_memory("vgg11", 2, 0.1)
     assert 1e6 < measured["sparse"] < 1e9 and measured["ratio"] == measured["sparse"] / measured["dense"]
+
+
+def test_rates_are_shares_of_a_matrix_product():
+    row = {"shape": "s", "batch": 1, "sparsity": 0.5, "gflops": 30.0, "kernel": "sparse"}
+    rows = [row | {"name": "sparsefl forward"}, row | {"name": "torch", "gflops": None, "kernel": None}]
+    rows += [row | {"name": "sparsefl weight_gradient", "gflops": 90.0, "kernel": "winograd"}]
+    more = ("cpu", "instruction_set", "threads", "commit", "date")
+    text = report.rates({"rows": rows, "meta": {"matmul_gflops": 60.0} | dict.fromkeys(more, "x")})
+    assert "| s, batch 1 | y 30 (50%), dw 90 (150%) winograd |" in text
+    assert layers.matmul_gflops(1) > 0
