@@ -74,7 +74,7 @@ class Local:
         with self._lock:
             threads = self.workers // min(self.workers, self._left)
         try:
-            with se.use_threads(threads):
+            with se.use_threads(threads), se.steady_plan():
                 done = function(worker, k, task)
         except BaseException:
             self._stop.set()  # at once: this thread would start the next client

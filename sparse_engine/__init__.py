@@ -15,6 +15,7 @@ from sparse_engine.modules import compress, load, masks
 from sparse_engine.nn.convert import dense_gradients, report, sparsify, to_dense
 from sparse_engine.optim import SparseSGD
 from sparse_engine.pattern import Pattern
+from sparse_engine.plan import steady_plan
 from sparse_engine.pruning import PQIConfig, pqi, prune_pqi
 from sparse_engine.state import Layout, State
 from sparse_engine.tensor import SparseTensor
@@ -45,6 +46,7 @@ __all__ = [
     "rigl",
     "rigl_fraction",
     "sparsify",
+    "steady_plan",
     "to_dense",
     "training_flops",
     "uniform_masks",

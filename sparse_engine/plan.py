@@ -16,7 +16,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,12 +43,13 @@ class Plan:
     measured: dict[str, str] = field(default_factory=dict)
     path: Path | None = None  # where new measurements go
     clock: Clock | None = None  # measures what is missing
+    threads: int | None = None  # choose as for so many, however many there are
 
     def kernel(self, conv: Conv, direction: str, height: int, width: int, batch: int) -> str:
         rule = sparse_conv.suggest(conv, direction, height, width, batch)
         if not self.measured and self.clock is None:
             return rule
-        name = key(conv, direction, (height, width, batch))
+        name = key(conv, direction, (height, width, batch), self.threads)
         if name not in self.measured and self.clock is not None:
             self.measured[name] = self._fastest(conv, direction, (height, width, batch), rule, self.clock)
             if self.path is not None:
@@ -64,14 +65,14 @@ class Plan:
         return best if seconds[best] < MARGIN * seconds[rule] else rule
 
 
-def key(conv: Conv, direction: str, image: tuple[int, int, int]) -> str:
+def key(conv: Conv, direction: str, image: tuple[int, int, int], threads: int | None = None) -> str:
     """What decides the speed of a layer. Densities go by steps of 1/20."""
     density = round(20 * conv.density) / 20
     size = "x".join(map(str, conv.shape))
     how = f"s{conv.stride} p{conv.padding[0]},{conv.padding[1]} d{conv.dilation[0]},{conv.dilation[1]}"
     return (
         f"{direction} {size} {how} image {'x'.join(map(str, image))} density {density:.2f} "
-        f"threads {native.num_threads()}"
+        f"threads {threads or native.num_threads()}"
     )
 
 
@@ -149,6 +150,11 @@ def current() -> Plan:
     if _default is None:
         _default = from_environment()
     return _default
+
+
+def steady_plan() -> AbstractContextManager[None]:
+    """The current plan as it is now and as for one thread: the same bits on any number of them."""
+    return use_plan(Plan(current().measured, threads=1))
 
 
 @contextmanager

@@ -59,6 +59,16 @@ def test_density_and_threads_are_part_of_the_key():
         assert a != plan.key(conv(0.1), "forward", IMAGE)
 
 
+def test_a_steady_plan_neither_measures_nor_depends_on_threads():
+    slow_sparse = clock({"sparse": 3.0, "dense": 1.0, "winograd": 2.0})
+    with se.use_threads(1):
+        made = Plan(clock=slow_sparse)
+        made.kernel(conv(0.1), "forward", *IMAGE)
+    with use_plan(made), se.steady_plan(), se.use_threads(3):
+        assert plan.current().kernel(conv(0.1), "forward", *IMAGE) == "dense"
+        assert plan.current().kernel(conv(0.1), "input_gradient", *IMAGE) == "sparse"  # not measured: the rule
+
+
 def test_measurements_are_kept_in_the_file_and_read_again(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("SPARSE_PLAN", "measure")
