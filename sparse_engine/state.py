@@ -78,7 +78,9 @@ class Layout:
         """The pattern of bool tensors in the weights' shapes, one for every weight."""
         shapes = {name: tuple(m.shape) for name, m in masks.items()}
         if shapes != dict(zip(self.names, self.shapes, strict=True)):
-            raise ValueError(f"expected masks of {dict(zip(self.names, self.shapes, strict=True))}, got {shapes}")
+            raise ValueError(
+                f"expected masks of {dict(zip(self.names, self.shapes, strict=True))}, got {shapes}"
+            )
         flat = [masks[name].reshape(-1) for name in self.names]
         return bitmaps.from_mask(torch.cat(flat) if flat else torch.empty(0, dtype=torch.bool), self.segments)
 

@@ -66,7 +66,7 @@ def test_a_steady_plan_neither_measures_nor_depends_on_threads():
         made.kernel(conv(0.1), "forward", *IMAGE)
     with use_plan(made), se.steady_plan(), se.use_threads(3):
         assert plan.current().kernel(conv(0.1), "forward", *IMAGE) == "dense"
-        assert plan.current().kernel(conv(0.1), "input_gradient", *IMAGE) == "sparse"  # not measured: the rule
+        assert plan.current().kernel(conv(0.1), "input_gradient", *IMAGE) == "sparse"  # the rule
 
 
 def test_measurements_are_kept_in_the_file_and_read_again(tmp_path, monkeypatch):
