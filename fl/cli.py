@@ -52,6 +52,16 @@ def run(
     raise typer.Exit(run(Console(), given))
 
 
+@app.command()
+def report(
+    path: Annotated[Path, typer.Argument(metavar="DIR", help="the directory of a run, finished or not")],
+) -> None:
+    """Make DIR/report.html anew: figures, table and settings of a run on one page."""
+    from fl.run_command import show_report
+
+    raise typer.Exit(show_report(Console(), path))
+
+
 @app.command("list")
 def list_all(
     keys: Annotated[bool, typer.Option("--keys", help="every key of a configuration")] = False,

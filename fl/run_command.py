@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from fl import algorithms, config, federation, progress
+from fl import algorithms, config, federation, progress, report
 from fl.checkpoint import CheckpointError
 from fl.client import Diverged
 from fl.config import ConfigError
@@ -80,6 +80,17 @@ def run(console: Console, given: Arguments) -> int:
         return _failed(console, f"stopped; continue with: {again}", INTERRUPTED)
 
 
+def show_report(console: Console, path: Path) -> int:
+    """Write the report of the run in `path`, return the exit code."""
+    try:
+        _report(console, path)
+        return 0
+    except ConfigError as wrong:
+        return _failed(console, str(wrong), WRONG_USE)
+    except RunDirError as wrong:
+        return _failed(console, str(wrong), 1)
+
+
 def show_list(console: Console, keys: bool = False) -> int:
     """Presets and algorithms; with `keys`, every key of a configuration."""
     if keys:
@@ -108,6 +119,11 @@ def _options(console: Console, given: Arguments) -> Options:
 def _show(console: Console, summary: Summary, path: Path) -> None:
     console.print(progress.summary_table(summary))
     console.print(f"the run is in {path}", markup=False, highlight=False, soft_wrap=True)
+    _report(console, path)
+
+
+def _report(console: Console, path: Path) -> None:
+    console.print(f"the report is {report.write(path)}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _failed(console: Console, text: str, code: int) -> int:

@@ -5,34 +5,21 @@ from html import escape
 from math import isnan
 
 import plotly.graph_objects as go
-from plotly.offline import get_plotlyjs
 
+from fl.page import COLOURS, Panel, document, dressed, grid, table
 from fl.simulate import MODELLED, Mean, Row, Settings, describe, quantity, with_error
 
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 60rem; padding: 1rem; color: #222 }
-h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin: 2rem 0 0 } p { margin: .3rem 0 }
-.wide { overflow-x: auto } table { border-collapse: collapse; white-space: nowrap }
-th, td { text-align: right; padding: .2rem .7rem; border-bottom: 1px solid #ddd } .note { color: #666 }
-"""
+_HEAD = ("M", "N", "rounds", "start at once", "depth", "mean waiting*", "time a round*", "energy a round*")
 
 
 def page(settings: Settings, rows: list[Row]) -> str:
     """The whole HTML document, plotly inside."""
-    parts = [_section(title, text, figure) for title, text, figure in _figures(rows)]
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Schedule of {settings.clients:,} clients</title><style>{_STYLE}</style>
-<script>{get_plotlyjs()}</script></head><body>
-<h1>Who waits for whom: the schedule of {settings.clients:,} clients</h1>
+    body = f"""<h1>Who waits for whom: the schedule of {settings.clients:,} clients</h1>
 <p>{escape(describe(settings))}.</p>
 <p class="note">{escape(MODELLED.capitalize())}. Bars are standard errors.</p>
-{"".join(parts)}
-<h2>All settings</h2><div class="wide">{_table(rows)}</div>
-</body></html>
-"""
+{grid(Panel(*figure) for figure in _figures(rows))}
+<h2>All settings</h2>{table(map(_cells, rows), _HEAD)}<p class="note">* modelled</p>"""
+    return document(f"Schedule of {settings.clients:,} clients", body)
 
 
 def _figures(rows: list[Row]) -> list[tuple[str, str, go.Figure]]:
@@ -106,7 +93,7 @@ def _lines(
             error_y={"type": "data", "array": errors, "thickness": 1},
             name=name,
             mode="lines+markers",
-            line={"color": "black" if black else _COLOURS[i % len(_COLOURS)]},
+            line={"color": "black" if black else COLOURS[i % len(COLOURS)]},
         )
     return _dressed(figure, x_title, y_title)
 
@@ -114,7 +101,7 @@ def _lines(
 def _unfolding(rows: list[Row]) -> go.Figure:
     figure = go.Figure()
     for i, row in enumerate(sorted(rows, key=lambda row: _wait_order(row.max_wait))):
-        colour = "black" if row.max_wait is None else _COLOURS[i % len(_COLOURS)]
+        colour = "black" if row.max_wait is None else COLOURS[i % len(COLOURS)]
         figure.add_scatter(
             x=list(range(len(row.wave_shares))),
             y=row.wave_shares,
@@ -126,46 +113,21 @@ def _unfolding(rows: list[Row]) -> go.Figure:
 
 
 def _dressed(figure: go.Figure, x_title: str, y_title: str) -> go.Figure:
-    figure.update_layout(
-        template="plotly_white",
-        height=380,
-        margin={"l": 60, "r": 10, "t": 10, "b": 50},
-        legend={"orientation": "h", "y": -0.2},
-        showlegend=True,
-        hovermode="x unified",
-    )
-    figure.update_xaxes(title=x_title, rangemode="tozero")
-    figure.update_yaxes(title=y_title, rangemode="tozero")
-    return figure
+    dressed(figure, x_title, y_title)
+    return figure.update_xaxes(rangemode="tozero").update_yaxes(rangemode="tozero")
 
 
-def _section(title: str, text: str, figure: go.Figure) -> str:
-    drawn = figure.to_html(
-        full_html=False, include_plotlyjs=False, config={"responsive": True, "displayModeBar": False}
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        f"{row.degree:g}",
+        "all" if row.max_wait is None else str(row.max_wait),
+        str(row.rounds),
+        with_error(row.parallelism, 4),
+        with_error(row.depth, 2),
+        quantity(row.waiting_s.mean, "s"),
+        quantity(row.time_s.mean, "s"),
+        quantity(row.energy_j.mean, "J"),
     )
-    return f"<h2>{escape(title)}</h2><p class='note'>{escape(text)}</p>{drawn}\n"
-
-
-def _table(rows: list[Row]) -> str:
-    names = (
-        "M",
-        "N",
-        "rounds",
-        "start at once",
-        "depth",
-        "mean waiting*",
-        "time a round*",
-        "energy a round*",
-    )
-    head = "".join(f"<th>{name}</th>" for name in names)
-    body = "".join(
-        f"<tr><td>{row.degree:g}<td>{'all' if row.max_wait is None else row.max_wait}<td>{row.rounds}"
-        f"<td>{with_error(row.parallelism, 4)}<td>{with_error(row.depth, 2)}"
-        f"<td>{quantity(row.waiting_s.mean, 's')}<td>{quantity(row.time_s.mean, 's')}"
-        f"<td>{quantity(row.energy_j.mean, 'J')}</tr>"
-        for row in rows
-    )
-    return f"<table><tr>{head}</tr>{body}</table><p class='note'>* modelled</p>"
 
 
 def _wait_name(max_wait: int | None) -> str:
