@@ -152,14 +152,18 @@ class TensorBoard(Listener):
     """Every number of metrics.jsonl as a curve, under DIR/tensorboard."""
 
     def __init__(self) -> None:
+        self._make = self._find()
+        self._writer: Any = None
+
+    @staticmethod
+    def _find() -> Any:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as missing:
             raise RuntimeError(
                 "expected the package tensorboard, got none: pip install 'sparsefl[tensorboard]'"
             ) from missing
-        self._make = SummaryWriter
-        self._writer: Any = None
+        return SummaryWriter
 
     def run_started(self, config: Config, path: Path, first: int) -> None:
         # purge_step hides what a run that is resumed here wrote after its checkpoint

@@ -107,16 +107,6 @@ def test_any_number_of_workers_gives_the_same_bytes(whole, tiny, tmp_path, same_
     [
         ["training.kernels=dense", "num_rounds=2"],
         ["model.name=lenet5", "model.width=none", "data.size=28", "num_rounds=2"],
-        [
-            "model.name=resnet18",
-            "model.width=none",
-            "num_rounds=1",
-            "num_clients=2",
-            "topology.degree=1",
-            "data.train_per_client=5",
-            "data.test_per_client=3",
-            "training.batch_size=3",
-        ],
     ],
 )
 def test_so_do_other_networks_and_kernels(tiny, tmp_path, same_results, changes):
