@@ -23,9 +23,12 @@ def main(argv: list[str]) -> int:
         commands.add_parser("layers", help="convolutions and linear layers against dense PyTorch")
     )
     _models_arguments(commands.add_parser("models", help="whole training steps against dense PyTorch"))
+    _join_arguments(commands.add_parser("join", help="result files of one benchmark, other cases, as one"))
     _table_arguments(commands.add_parser("table", help="a result file as a Markdown table"))
     args = parser.parse_args(argv)
-    return {"ops": _ops, "layers": _layers, "models": _models, "table": _table}[args.what](args)
+    return {"ops": _ops, "layers": _layers, "models": _models, "join": _join, "table": _table}[args.what](
+        args
+    )
 
 
 def _common_arguments(parser: argparse.ArgumentParser, repeats: int) -> None:
@@ -139,6 +142,16 @@ def _aot(path: Path | None, console: Console) -> int:
     if path:
         report.save({"meta": meta(1), "rows": rows, "summary": {}}, path)
     return 1 if any(row["spills"] for row in rows) else 0
+
+
+def _join_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("into", type=Path)
+    parser.add_argument("files", type=Path, nargs="+")
+
+
+def _join(args: argparse.Namespace) -> int:
+    report.save(report.joined([json.loads(file.read_text()) for file in args.files]), args.into)
+    return 0
 
 
 def _table_arguments(parser: argparse.ArgumentParser) -> None:

@@ -49,6 +49,23 @@ def markdown(result: Result, title: str = "") -> str:
     return "\n".join(lines)
 
 
+def joined(results: list[Result]) -> Result:
+    """Runs of one benchmark on other cases as one result: same commit, machine and threads."""
+    same = ("commit", "cpu", "instruction_set", "threads", "versions")
+    metas = [result["meta"] for result in results]
+    for key in same:
+        if any(meta[key] != metas[0][key] for meta in metas):
+            raise ValueError(f"expected runs with one {key}, got {[meta[key] for meta in metas]}")
+    summary: Result = {}
+    for result in results:
+        if repeated := summary.keys() & result["summary"].keys():
+            raise ValueError(f"expected every case once, got {sorted(repeated)} twice")
+        summary |= result["summary"]
+    dates = sorted({meta["date"] for meta in metas})
+    rows = [row for result in results for row in result["rows"]]
+    return {"meta": metas[0] | {"date": ", ".join(dates)}, "rows": rows, "summary": summary}
+
+
 def rates(result: Result) -> str:
     """GFLOP/s of the stored weights in each direction, and their share of a large matrix product's rate."""
     peak = result["meta"]["matmul_gflops"]

@@ -58,3 +58,16 @@ def test_rates_are_shares_of_a_matrix_product():
     text = report.rates({"rows": rows, "meta": {"matmul_gflops": 60.0} | dict.fromkeys(more, "x")})
     assert "| s, batch 1 | y 30 (50%), dw 90 (150%) winograd |" in text
     assert layers.matmul_gflops(1) > 0
+
+
+def test_runs_of_other_cases_are_joined_and_of_other_commits_are_not():
+    def result(case, commit="a"):
+        keys = ("cpu", "instruction_set", "threads", "versions", "date")
+        return {"meta": dict.fromkeys(keys, "x") | {"commit": commit}, "rows": [case], "summary": {case: {}}}
+
+    both = report.joined([result("one"), result("two")])
+    assert both["rows"] == ["one", "two"] and list(both["summary"]) == ["one", "two"]
+    with pytest.raises(ValueError, match="one commit"):
+        report.joined([result("one"), result("two", commit="b")])
+    with pytest.raises(ValueError, match="twice"):
+        report.joined([result("one"), result("one")])
