@@ -38,7 +38,9 @@ class CMakeBuild(build_ext):
 OPERATIONS = (
     "add_relu",
     "bitmap",
+    "checksum",
     "drift",
+    "mask_code",
     "masked_average",
     "masked_sgd",
     "norm",

@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from types import ModuleType
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from kernels.layout import Bitmap, Segments
 
@@ -89,6 +91,13 @@ def pointer(x: torch.Tensor, dtype: torch.dtype = torch.float32) -> int:
             "; other float types run with use_backend('reference')"
         )
     return x.data_ptr()
+
+
+def address(data: NDArray[np.uint8]) -> int:
+    """The same of contiguous bytes, which may belong to somebody who does not let them be written."""
+    if data.dtype != np.uint8 or not data.flags.c_contiguous:
+        raise ValueError(f"native kernels take contiguous bytes, got {data.dtype}, strides {data.strides}")
+    return data.__array_interface__["data"][0]
 
 
 def placement(segments: Segments) -> tuple[int, int, int]:

@@ -146,6 +146,26 @@ NB_MODULE(_native, m) {
       },
       Release());
 
+  m.def(
+      "mask_encode",
+      [](Address words, Address known, int64_t count, Address starts, Address dense, Address dropped, Address grown,
+         Address out, int64_t capacity) {
+        return ops().mask_encode(at<const uint64_t>(words), at<const uint64_t>(known), segments(count, starts, dense),
+                                 at<const int64_t>(dropped), at<const int64_t>(grown), at<uint8_t>(out), capacity);
+      },
+      Release());
+  m.def(
+      "mask_decode",
+      [](Address in, int64_t size, Address known, int64_t count, Address starts, Address dense, Address dropped,
+         Address grown, Address words) {
+        return ops().mask_decode(at<const uint8_t>(in), size, at<const uint64_t>(known), segments(count, starts, dense),
+                                 at<const int64_t>(dropped), at<const int64_t>(grown), at<uint64_t>(words));
+      },
+      Release());
+  m.def(
+      "checksum", [](Address p, int64_t n, uint64_t seed) { return ops().checksum(at<const uint8_t>(p), n, seed); },
+      Release());
+
   // Convolution: structures arrive as lists of whole numbers, in the order of conv.h.
   using Numbers = std::vector<int64_t>;
   const auto planes = [](const Numbers& v) {

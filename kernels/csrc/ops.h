@@ -67,6 +67,11 @@ struct Ops {
                      int64_t nnz);
   void (*bitmap_transpose)(const uint64_t* words, int64_t rows, int64_t cols, int32_t* pointers, int32_t* row,
                            int32_t* order, int64_t nnz);
+  int64_t (*mask_encode)(const uint64_t* words, const uint64_t* known, Segments, const int64_t* dropped,
+                         const int64_t* grown, uint8_t* out, int64_t capacity);
+  bool (*mask_decode)(const uint8_t* in, int64_t size, const uint64_t* known, Segments, const int64_t* dropped,
+                      const int64_t* grown, uint64_t* words);
+  uint64_t (*checksum)(const uint8_t* p, int64_t n, uint64_t seed);
   int (*conv_tile)();
   void (*conv_planes)(ConvPlanes, const float* x, float* out, int threads);
   void (*conv_apply)(ConvPlanes, ConvWeights, ConvOutput, const float* x, const float* weights, const float* bias,
