@@ -43,6 +43,7 @@ NB_MODULE(_native, m) {
     return nb::ndarray<nb::pytorch, float>(p, shape.size(), shape.data(),
                                            nb::capsule(p, [](void* q) noexcept { give(q); }));
   });
+  m.def("pooled", &pooled);
   m.def("bytes_taken", &bytes_taken);
   m.def("bytes_idle", &bytes_idle);
   m.def("trim", &trim);

@@ -42,54 +42,97 @@ struct Weights {
 };
 #endif
 
-static inline void axpy(vf (&sum)[R], vf w, const float* x) {
-  SPARSE_UNROLL
-  for (int r = 0; r < R; r++) sum[r] += w * load(x + r * W);
-}
-
 static inline const float* moved(const float* x, uint32_t bytes) {
   return reinterpret_cast<const float*>(reinterpret_cast<const char*>(x) + bytes);
 }
 
-// sums += n weights of one row, each times its shifted input.
-void accumulate(const float* x, const uint32_t* offsets, const float* weights, int n, float* sums) {
-  vf sum[R];
+// The kernels are made for V vectors of a tile: 8, or fewer for images that are narrower. Then neighbouring weights
+// have sums of their own, for it takes eight to hide the latency of a multiply-add.
+template <int V> static inline void axpy(vf (&sum)[V], vf w, const float* x) {
   SPARSE_UNROLL
-  for (int r = 0; r < R; r++) sum[r] = load(sums + r * W);
+  for (int r = 0; r < V; r++) sum[r] += w * load(x + r * W);
+}
+
+// sums += n weights of one row, each times its shifted input.
+template <int V> void accumulate(const float* x, const uint32_t* offsets, const float* weights, int n, float* sums) {
+  constexpr int SETS = V >= R ? 1 : V == 4 ? 2 : 4;
+  vf sum[SETS][V] = {};
+  SPARSE_UNROLL
+  for (int r = 0; r < V; r++) sum[0][r] = load(sums + r * W);
   for (; n >= 4; n -= 4, offsets += 4, weights += 4) {
     const Four from(x, offsets);
     const Weights w(weights);
-    axpy(sum, w.get<0>(), from.at[0]);
-    axpy(sum, w.get<1>(), from.at[1]);
-    axpy(sum, w.get<2>(), from.at[2]);
-    axpy(sum, w.get<3>(), from.at[3]);
+    axpy(sum[0], w.get<0>(), from.at[0]);
+    axpy(sum[1 % SETS], w.get<1>(), from.at[1]);
+    axpy(sum[2 % SETS], w.get<2>(), from.at[2]);
+    axpy(sum[3 % SETS], w.get<3>(), from.at[3]);
   }
-  for (; n > 0; n--, offsets++, weights++) axpy(sum, splat(*weights), moved(x, *offsets));
+  for (; n > 0; n--, offsets++, weights++) axpy(sum[0], splat(*weights), moved(x, *offsets));
   SPARSE_UNROLL
-  for (int r = 0; r < R; r++) store(sums + r * W, sum[r]);
+  for (int r = 0; r < V; r++) {
+    vf total = sum[0][r];
+    SPARSE_UNROLL
+    for (int k = 1; k < SETS; k++) total += sum[k][r];
+    store(sums + r * W, total);
+  }
 }
 
-static inline vf dot(const vf (&d)[R], const float* x) {
-  vf a = d[0] * load(x), b = d[1] * load(x + W);
+template <int V> static inline vf dot(const vf (&d)[V], const float* x) {
+  vf a = d[0] * load(x), b = {};
   SPARSE_UNROLL
-  for (int r = 2; r < R; r += 2) {
-    a += d[r] * load(x + r * W);
-    b += d[r + 1] * load(x + (r + 1) * W);
+  for (int r = 1; r < V; r++) {
+    if (r % 2)
+      b += d[r] * load(x + r * W);
+    else
+      a += d[r] * load(x + r * W);
   }
   return a + b;
 }
 
 // gradients += for n weights of one row, the output gradient (a tile) times their shifted input.
-void correlate(const float* x, const uint32_t* offsets, const float* dy, int n, float* gradients) {
-  vf d[R];
+template <int V> void correlate(const float* x, const uint32_t* offsets, const float* dy, int n, float* gradients) {
+  vf d[V];
   SPARSE_UNROLL
-  for (int r = 0; r < R; r++) d[r] = load(dy + r * W);
+  for (int r = 0; r < V; r++) d[r] = load(dy + r * W);
   for (; n >= 4; n -= 4, offsets += 4, gradients += 4) {
     const Four from(x, offsets);
     const vf sums[4] = {dot(d, from.at[0]), dot(d, from.at[1]), dot(d, from.at[2]), dot(d, from.at[3])};
     add_sums(gradients, sums);
   }
   for (; n > 0; n--, offsets++, gradients++) *gradients += sum_lanes(dot(d, moved(x, *offsets)));
+}
+
+template <int V>
+void apply(const ConvPlanes& planes, const ConvWeights& w, const ConvOutput& out, const float* x, const float* weights,
+           const float* bias, float* y, int threads) {
+  const int32_t* at = w.at ? w.at : w.starts;
+  apply_tiles(planes, out, w.rows, x, bias, y, threads, [&](const float* from, float* sums) {
+    for (int64_t k = 0; k < w.visits; k++) {
+      const int32_t first = w.starts[k], n = w.starts[k + 1] - first;
+      if (n) accumulate<V>(from, w.offsets + first, weights + at[k], n, sums + w.order[k] * TILE);
+    }
+  });
+}
+
+template <int V>
+void gradient(const ConvPlanes& planes, const ConvWeights& w, const ConvOutput& out, const float* x, const float* dy,
+              float* gradients, int threads) {
+  const int64_t all = w.starts[w.visits];
+  memset(gradients, 0, all * sizeof(float));
+  const int32_t* at = w.at ? w.at : w.starts;
+  // A thread has a share of the weights and goes through all tiles: every sum has one order whatever the thread count.
+  const int64_t shares = threads < w.visits ? (threads > 1 ? threads : 1) : w.visits;
+  parallel_for(shares, threads, [&](int64_t share) {
+    int64_t lo = 0, hi = 0;
+    while (lo < w.visits && w.starts[lo] < all * share / shares) lo++;
+    while (hi < w.visits && w.starts[hi] < all * (share + 1) / shares) hi++;
+    gradient_tiles(planes, out, w.rows, 1, x, dy, [&](const float* from, const float* tile) {
+      for (int64_t k = lo; k < hi; k++) {
+        const int32_t first = w.starts[k], n = w.starts[k + 1] - first;
+        if (n) correlate<V>(from, w.offsets + first, tile + w.order[k] * TILE, n, gradients + at[k]);
+      }
+    });
+  });
 }
 
 }  // namespace
@@ -132,33 +175,16 @@ void conv_planes(ConvPlanes p, const float* x, float* out, int threads) {
 
 void conv_apply(ConvPlanes planes, ConvWeights w, ConvOutput out, const float* x, const float* weights,
                 const float* bias, float* y, int threads) {
-  const int32_t* at = w.at ? w.at : w.starts;
-  apply_tiles(planes, out, w.rows, x, bias, y, threads, [&](const float* from, float* sums) {
-    for (int64_t k = 0; k < w.visits; k++) {
-      const int32_t first = w.starts[k], n = w.starts[k + 1] - first;
-      if (n) accumulate(from, w.offsets + first, weights + at[k], n, sums + w.order[k] * TILE);
-    }
-  });
+  const int vectors = Tiles(planes, out).vectors();
+  const auto run = vectors == 1 ? apply<1> : vectors == 2 ? apply<2> : vectors == 4 ? apply<4> : apply<R>;
+  run(planes, w, out, x, weights, bias, y, threads);
 }
 
 void conv_gradient(ConvPlanes planes, ConvWeights w, ConvOutput out, const float* x, const float* dy, float* gradients,
                    int threads) {
-  const int64_t all = w.starts[w.visits];
-  memset(gradients, 0, all * sizeof(float));
-  const int32_t* at = w.at ? w.at : w.starts;
-  // A thread has a share of the weights and goes through all tiles: every sum has one order whatever the thread count.
-  const int64_t shares = threads < w.visits ? (threads > 1 ? threads : 1) : w.visits;
-  parallel_for(shares, threads, [&](int64_t share) {
-    int64_t lo = 0, hi = 0;
-    while (lo < w.visits && w.starts[lo] < all * share / shares) lo++;
-    while (hi < w.visits && w.starts[hi] < all * (share + 1) / shares) hi++;
-    gradient_tiles(planes, out, w.rows, 1, x, dy, [&](const float* from, const float* tile) {
-      for (int64_t k = lo; k < hi; k++) {
-        const int32_t first = w.starts[k], n = w.starts[k + 1] - first;
-        if (n) correlate(from, w.offsets + first, tile + w.order[k] * TILE, n, gradients + at[k]);
-      }
-    });
-  });
+  const int vectors = Tiles(planes, out).vectors();
+  const auto run = vectors == 1 ? gradient<1> : vectors == 2 ? gradient<2> : vectors == 4 ? gradient<4> : gradient<R>;
+  run(planes, w, out, x, dy, gradients, threads);
 }
 
 }  // namespace SPARSE_ISA

@@ -9,9 +9,9 @@ namespace {
 
 constexpr int ROWS = 3, HALF = R / 2, TAPS = 4;
 
-// sums [ROWS][TILE] += weights [n][ROWS] times the inputs at n offsets.
-void accumulate(const float* x, const uint32_t* offsets, int64_t n, const float* weights, float* sums) {
-  for (int half = 0; half < TILE; half += HALF * W) {
+// sums [ROWS][TILE] += weights [n][ROWS] times the inputs at n offsets; of a tile, the first `used` floats.
+void accumulate(const float* x, const uint32_t* offsets, int64_t n, const float* weights, int used, float* sums) {
+  for (int half = 0; half < used; half += HALF * W) {
     vf sum[ROWS][HALF];
     SPARSE_UNROLL
     for (int k = 0; k < ROWS; k++) SPARSE_UNROLL
@@ -62,10 +62,12 @@ void correlate(const float* x, const uint32_t* offsets, const float* dy, int64_t
 
 void conv_dense_apply(ConvPlanes planes, ConvDense w, ConvOutput out, const float* x, const float* weights,
                       const float* bias, float* y, int threads) {
+  const int used = Tiles(planes, out).vectors() * W;
   apply_tiles(planes, out, w.rows, x, bias, y, threads, [&](const float* from, float* sums) {
     for (int64_t t = 0; t < w.taps; t += w.block)
       for (int64_t o = 0; o < w.rows; o += ROWS)
-        accumulate(from, w.offsets + t, smaller(w.block, w.taps - t), weights + o * w.taps + t * ROWS, sums + o * TILE);
+        accumulate(from, w.offsets + t, smaller(w.block, w.taps - t), weights + o * w.taps + t * ROWS, used,
+                   sums + o * TILE);
   });
 }
 

@@ -57,6 +57,12 @@ struct Tiles {
     count = planes.chunks * y.height * across;
     chunk_size = planes.channels * planes.stride * planes.stride * planes.plane_size;
   }
+  // Vectors of a tile that hold outputs: fewer than R where the image is narrower than a tile.
+  int vectors() const {
+    const int64_t wide = smaller(columns, y.width);
+    const int64_t used = ((wide > 1 ? wide * planes.lanes : smaller(planes.lanes, y.batch)) + W - 1) / W;
+    return used <= 1 ? 1 : used <= 2 ? 2 : used <= 4 ? 4 : R;
+  }
   int64_t column(int64_t i) const { return i % across * columns; }
   int64_t row(int64_t i) const { return i / across % y.height; }
   int64_t chunk(int64_t i) const { return i / across / y.height; }

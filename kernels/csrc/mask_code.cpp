@@ -1,20 +1,18 @@
 // Masks as short as their density allows: rANS over bytes of 8 mask bits (kernels/mask_code says what is coded).
 //
 // All bytes with the same number k of ones are equally likely, f_k of TOTAL, so a model is nine numbers, derived from
-// (ones, bits) in whole numbers: both sides get the same on any machine. A state x in [LOW, LOW << 32) gives or takes
-// 32 bits at a time; four states take turns, because a step waits long for the step before it. The encoder runs
-// backwards, so that the decoder runs forwards. The decoder believes nothing that it reads: it stops at the end of its
-// input, writes as many bits as the mask has, and says whether they are as many ones as announced.
+// (ones, bits) in whole numbers: both sides get the same on any machine. The decoder writes as many bits as the mask has,
+// whatever it reads, and says whether they have as many ones as announced.
 #include "declare.h"
-#include "simd.h"
-
-static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "bytes of a word are taken in memory order");
+#include "rans.h"
 
 namespace SPARSE_ISA {
 namespace {
 
-constexpr int SCALE = 24, LANES = 4, COARSE = 12;
-constexpr uint64_t TOTAL = 1ull << SCALE, LOW = 1ull << 31;
+constexpr int SCALE = 24, COARSE = 12;
+constexpr uint64_t TOTAL = 1ull << SCALE;
+
+int64_t bytes_of(int64_t bits) { return (bits + 7) / 8; }
 
 // Bytes in the order of the code: by number of ones, then by value.
 struct Order {
@@ -64,156 +62,65 @@ struct Model {
   }
 };
 
-// One byte for the encoder. x -> (x / f) TOTAL + x % f + start, the division as a multiplication (Alverson 1991).
-struct Symbol {
-  uint64_t reciprocal, limit;  // limit: from there on, 32 bits leave first
-  uint32_t shift, rest, bias;  // rest: TOTAL - f
-
-  void set(uint32_t f, uint32_t start) {
-    limit = (LOW >> SCALE << 32) * f;
-    rest = TOTAL - f;
-    if (f == 1) {  // x TOTAL + start = x + start + TOTAL - 1 + (x - 1) (TOTAL - 1)
-      reciprocal = ~0ull;
-      shift = 0;
-      bias = start + TOTAL - 1;
-      return;
-    }
-    int bits = 0;
-    while (f > 1ull << bits) bits++;
-    const uint64_t high = 1ull << (bits + 31);
-    const uint64_t low = (high % f << 32) + f - 1;
-    reciprocal = (high / f << 32) + low / f;
-    shift = bits - 1;
-    bias = start;
+void encode(Encoder& encoder, const uint8_t* p, int64_t ones, int64_t bits) {
+  if (encoder.full || ones == 0 || ones == bits) return;
+  const Model model(ones, bits);
+  Symbol table[256];
+  for (int b = 0; b < 256; b++) {
+    const int k = ORDER.ones[b];
+    table[b].set(model.f[k], model.first[k] + model.f[k] * ORDER.rank[b], SCALE);
   }
-};
+  encoder.bytes(p, bytes_of(bits), table);
+}
 
-uint64_t high_product(uint64_t a, uint64_t b) { return uint64_t((unsigned __int128)a * b >> 64); }
-
-struct Encoder {
-  uint8_t *at, *begin;  // writes downwards from `at`
-  uint64_t x[LANES] = {LOW, LOW, LOW, LOW};
-  bool full = false;
-
-  void put(uint64_t& state, const Symbol& s) {
-    uint64_t y = state;
-    if (y >= s.limit) {
-      const uint32_t word = uint32_t(y);
-      memcpy(at -= 4, &word, 4);
-      y >>= 32;
-    }
-    state = y + s.bias + (high_product(y, s.reciprocal) >> s.shift) * s.rest;
-  }
-
-  void bytes(const uint8_t* p, int64_t n, int64_t ones, int64_t bits) {
-    if (full || ones == 0 || ones == bits) return;
-    const Model model(ones, bits);
-    Symbol table[256];
-    for (int b = 0; b < 256; b++) {
-      const int k = ORDER.ones[b];
-      table[b].set(model.f[k], model.first[k] + model.f[k] * ORDER.rank[b]);
-    }
-    int64_t i = n;
-    while (i % LANES) {
-      if (at - begin < 4 * LANES) return void(full = true);
-      i--;
-      put(x[i % LANES], table[p[i]]);
-    }
-    uint64_t a = x[0], b = x[1], c = x[2], d = x[3];
-    for (; i; i -= LANES) {
-      if (at - begin < 4 * LANES) return void(full = true);
-      put(d, table[p[i - 1]]);
-      put(c, table[p[i - 2]]);
-      put(b, table[p[i - 3]]);
-      put(a, table[p[i - 4]]);
-    }
-    x[0] = a, x[1] = b, x[2] = c, x[3] = d;
-  }
-
-  void finish() {
-    if (full || at - begin < 8 * LANES) return void(full = true);
-    memcpy(at -= 8 * LANES, x, 8 * LANES);
-  }
-};
-
-struct Decoder {
-  const uint8_t *at, *end;
-  uint64_t x[LANES] = {};
-  bool valid;  // until the input proves too short, or starts with what no encoder ends with
-
-  Decoder(const uint8_t* p, int64_t n) : at(p), end(p + n), valid(n >= 8 * LANES) {
-    if (!valid) return;
-    memcpy(x, at, 8 * LANES);
-    at += 8 * LANES;
-    for (uint64_t state : x) valid = valid && state >= LOW && state < LOW << 32;
-  }
-
+// A model for the decoder.
+struct Classes {
   struct Class {
     uint64_t reciprocal;  // 2^48 / f, rounded up: exact, since what is divided and f are below 2^24
     uint32_t f, first;
     const uint8_t* byte;
-  };
-  struct Table {
-    Class of[9];
-    uint32_t end[9];
-    uint8_t coarse[1 << COARSE];  // the class of the first slot of each piece
+  } of[9];
+  uint32_t end[9];
+  uint8_t coarse[1 << COARSE];  // the class of the first slot of each piece
 
-    explicit Table(const Model& model) {
-      for (int k = 0, piece = 0; k <= 8; k++) {
-        of[k] = {((1ull << 48) + model.f[k] - 1) / model.f[k], model.f[k], model.first[k], ORDER.byte + ORDER.first[k]};
-        end[k] = model.first[k + 1];
-        for (; uint64_t(piece) << (SCALE - COARSE) < end[k]; piece++) coarse[piece] = k;
-      }
+  explicit Classes(const Model& model) {
+    for (int k = 0, piece = 0; k <= 8; k++) {
+      of[k] = {((1ull << 48) + model.f[k] - 1) / model.f[k], model.f[k], model.first[k], ORDER.byte + ORDER.first[k]};
+      end[k] = model.first[k + 1];
+      for (; uint64_t(piece) << (SCALE - COARSE) < end[k]; piece++) coarse[piece] = k;
     }
-  };
+  }
 
-  static uint8_t take(uint64_t& state, const Table& table) {
+  uint8_t take(uint64_t& state) const {
     const uint32_t slot = state & (TOTAL - 1);
-    int k = table.coarse[slot >> (SCALE - COARSE)];
-    while (slot >= table.end[k]) k++;
-    const Class& c = table.of[k];
+    int k = coarse[slot >> (SCALE - COARSE)];
+    while (slot >= end[k]) k++;
+    const Class& c = of[k];
     const uint64_t within = slot - c.first, index = within * c.reciprocal >> 48;
     state = c.f * (state >> SCALE) + within - index * c.f;
     return c.byte[index];
   }
-
-  void refill(uint64_t& state) {  // four bytes are there
-    uint32_t word;
-    memcpy(&word, at, 4);
-    const bool low = state < LOW;
-    state = low ? state << 32 | word : state;
-    at += low ? 4 : 0;
-  }
-
-  void bytes(uint8_t* p, int64_t n, int64_t ones, int64_t bits) {
-    if (ones == 0 || ones == bits) {
-      memset(p, ones ? 0xff : 0, n);
-      if (ones && bits % 8) p[n - 1] = uint8_t(low_bits(bits % 8));
-      return;
-    }
-    const Table table{Model(ones, bits)};
-    int64_t i = 0;
-    uint64_t a = x[0], b = x[1], c = x[2], d = x[3];
-    for (; n - i >= LANES && end - at >= 4 * LANES; i += LANES) {
-      p[i] = take(a, table);
-      p[i + 1] = take(b, table);
-      p[i + 2] = take(c, table);
-      p[i + 3] = take(d, table);
-      refill(a), refill(b), refill(c), refill(d);
-    }
-    x[0] = a, x[1] = b, x[2] = c, x[3] = d;
-    for (; i < n && valid; i++) {
-      uint64_t& state = x[i % LANES];
-      p[i] = take(state, table);
-      if (state >= LOW) continue;
-      valid = end - at >= 4;
-      if (valid) refill(state);
-    }
-    memset(p + i, 0, n - i);
-  }
-
-  bool finished() const { return at == end && x[0] == LOW && x[1] == LOW && x[2] == LOW && x[3] == LOW; }
 };
+
+// Whether the string has that many ones, and its last byte none after the end.
+bool decode(Decoder& decoder, uint8_t* p, int64_t ones, int64_t bits) {
+  const int64_t n = bytes_of(bits);
+  if (ones == 0 || ones == bits) {
+    memset(p, ones ? 0xff : 0, n);
+    if (ones && bits % 8) p[n - 1] = uint8_t(low_bits(bits % 8));
+    return true;
+  }
+  const Classes classes{Model(ones, bits)};
+  decoder.bytes(p, n, [&](uint64_t& state) { return classes.take(state); });
+  int64_t found = 0, i = 0;
+  for (; i + 8 <= n; i += 8) {
+    uint64_t x;
+    memcpy(&x, p + i, 8);
+    found += popcount(x);
+  }
+  for (; i < n; i++) found += ORDER.ones[p[i]];
+  return found == ones && !(bits % 8 && p[n - 1] >> bits % 8);
+}
 
 // Bits one after another. The buffer takes whole words.
 struct BitWriter {
@@ -247,21 +154,6 @@ struct BitReader {
     return (shift ? x >> shift | more << (64 - shift) : x) & low_bits(n);
   }
 };
-
-int64_t bytes_of(int64_t bits) { return (bits + 7) / 8; }
-
-// Whether the first `bits` bits have that many ones, and the last byte none after them.
-bool has_ones(const uint8_t* p, int64_t bits, int64_t ones) {
-  const int64_t n = bytes_of(bits);
-  int64_t found = 0, i = 0;
-  for (; i + 8 <= n; i += 8) {
-    uint64_t x;
-    memcpy(&x, p + i, 8);
-    found += popcount(x);
-  }
-  for (; i < n; i++) found += ORDER.ones[p[i]];
-  return found == ones && !(bits % 8 && p[n - 1] >> bits % 8);
-}
 
 // One tensor of a mask.
 struct Part {
@@ -301,7 +193,7 @@ int64_t mask_encode(const uint64_t* words, const uint64_t* known, Segments s, co
     const Part part(s, l);
     const uint64_t* w = words + s.starts[l];
     if (!known) {
-      encoder.bytes(reinterpret_cast<const uint8_t*>(w), bytes_of(part.bits), grown[l], part.bits);
+      encode(encoder, reinterpret_cast<const uint8_t*>(w), grown[l], part.bits);
       continue;
     }
     const uint64_t* k = known + s.starts[l];
@@ -316,8 +208,8 @@ int64_t mask_encode(const uint64_t* words, const uint64_t* known, Segments s, co
     }
     gone.flush();
     come.flush();
-    encoder.bytes(scratch.others, bytes_of(part.bits - stored), grown[l], part.bits - stored);
-    encoder.bytes(scratch.were, bytes_of(stored), dropped[l], stored);
+    encode(encoder, scratch.others, grown[l], part.bits - stored);
+    encode(encoder, scratch.were, dropped[l], stored);
   }
   encoder.finish();
   if (encoder.full) return -1;
@@ -330,23 +222,20 @@ bool mask_decode(const uint8_t* in, int64_t size, const uint64_t* known, Segment
                  const int64_t* grown, uint64_t* words) {
   Decoder decoder(in, size);
   const Scratch scratch(s, known);
-  for (int64_t l = 0; l < s.count && decoder.valid; l++) {
+  for (int64_t l = 0; l < s.count; l++) {
     const Part part(s, l);
     uint64_t* w = words + s.starts[l];
     if (!known) {
-      uint8_t* bytes = reinterpret_cast<uint8_t*>(w);
       if (part.words) w[part.words - 1] = 0;
-      decoder.bytes(bytes, bytes_of(part.bits), grown[l], part.bits);
-      if (!has_ones(bytes, part.bits, grown[l])) return false;
+      if (!decode(decoder, reinterpret_cast<uint8_t*>(w), grown[l], part.bits)) return false;
       continue;
     }
     const uint64_t* k = known + s.starts[l];
     int64_t stored = 0;
     for (int64_t i = 0; i < part.words; i++) stored += popcount(k[i]);
     const int64_t other = part.bits - stored;
-    decoder.bytes(scratch.were, bytes_of(stored), dropped[l], stored);
-    decoder.bytes(scratch.others, bytes_of(other), grown[l], other);
-    if (!has_ones(scratch.were, stored, dropped[l]) || !has_ones(scratch.others, other, grown[l])) return false;
+    if (!decode(decoder, scratch.were, dropped[l], stored)) return false;
+    if (!decode(decoder, scratch.others, grown[l], other)) return false;
     memset(scratch.were + bytes_of(stored), 0, 16);
     memset(scratch.others + bytes_of(other), 0, 16);
     BitReader gone{scratch.were}, come{scratch.others};
@@ -355,7 +244,7 @@ bool mask_decode(const uint8_t* in, int64_t size, const uint64_t* known, Segment
       w[i] = (k[i] & ~pdep(gone.get(popcount(k[i])), k[i])) | pdep(come.get(popcount(others)), others);
     }
   }
-  return decoder.valid && decoder.finished();
+  return decoder.finished() && decoder.at == decoder.end;
 }
 
 }  // namespace SPARSE_ISA

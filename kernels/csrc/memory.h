@@ -10,6 +10,8 @@ void* take(int64_t bytes);
 // Back to the pool.
 void give(void* p);
 
+// Are buffers kept? Not in a build for the address sanitizer.
+bool pooled();
 // Bytes in use, and kept for the next `take`.
 int64_t bytes_taken();
 int64_t bytes_idle();
