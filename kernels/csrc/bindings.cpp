@@ -164,6 +164,18 @@ NB_MODULE(_native, m) {
       },
       Release());
   m.def(
+      "number_encode",
+      [](Address in, int64_t n, int width, Address out, int64_t capacity) {
+        return ops().number_encode(at<const uint8_t>(in), n, width, at<uint8_t>(out), capacity);
+      },
+      Release());
+  m.def(
+      "number_decode",
+      [](Address in, int64_t size, int64_t n, int width, Address out) {
+        return ops().number_decode(at<const uint8_t>(in), size, n, width, at<uint8_t>(out));
+      },
+      Release());
+  m.def(
       "checksum", [](Address p, int64_t n, uint64_t seed) { return ops().checksum(at<const uint8_t>(p), n, seed); },
       Release());
 

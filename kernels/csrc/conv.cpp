@@ -89,17 +89,21 @@ template <int V> static inline vf dot(const vf (&d)[V], const float* x) {
   return a + b;
 }
 
-// gradients += for n weights of one row, the output gradient (a tile) times their shifted input.
-template <int V> void correlate(const float* x, const uint32_t* offsets, const float* dy, int n, float* gradients) {
+// gradients += for n weights of one row, the output gradient (a tile) times their shifted input; or = in the first
+// tile.
+template <int V>
+void correlate(const float* x, const uint32_t* offsets, const float* dy, int n, bool first, float* gradients) {
+  const float zero[4] = {};
   vf d[V];
   SPARSE_UNROLL
   for (int r = 0; r < V; r++) d[r] = load(dy + r * W);
   for (; n >= 4; n -= 4, offsets += 4, gradients += 4) {
     const Four from(x, offsets);
     const vf sums[4] = {dot(d, from.at[0]), dot(d, from.at[1]), dot(d, from.at[2]), dot(d, from.at[3])};
-    add_sums(gradients, sums);
+    add_sums(gradients, sums, first ? zero : gradients);
   }
-  for (; n > 0; n--, offsets++, gradients++) *gradients += sum_lanes(dot(d, moved(x, *offsets)));
+  for (; n > 0; n--, offsets++, gradients++)
+    *gradients = (first ? 0.0f : *gradients) + sum_lanes(dot(d, moved(x, *offsets)));
 }
 
 template <int V>
@@ -118,7 +122,6 @@ template <int V>
 void gradient(const ConvPlanes& planes, const ConvWeights& w, const ConvOutput& out, const float* x, const float* dy,
               float* gradients, int threads) {
   const int64_t all = w.starts[w.visits];
-  memset(gradients, 0, all * sizeof(float));
   const int32_t* at = w.at ? w.at : w.starts;
   // A thread has a share of the weights and goes through all tiles: every sum has one order whatever the thread count.
   const int64_t shares = threads < w.visits ? (threads > 1 ? threads : 1) : w.visits;
@@ -126,10 +129,10 @@ void gradient(const ConvPlanes& planes, const ConvWeights& w, const ConvOutput& 
     int64_t lo = 0, hi = 0;
     while (lo < w.visits && w.starts[lo] < all * share / shares) lo++;
     while (hi < w.visits && w.starts[hi] < all * (share + 1) / shares) hi++;
-    gradient_tiles(planes, out, w.rows, 1, x, dy, [&](const float* from, const float* tile) {
+    gradient_tiles(planes, out, w.rows, 1, x, dy, [&](const float* from, const float* tile, bool start) {
       for (int64_t k = lo; k < hi; k++) {
         const int32_t first = w.starts[k], n = w.starts[k + 1] - first;
-        if (n) correlate<V>(from, w.offsets + first, tile + w.order[k] * TILE, n, gradients + at[k]);
+        if (n) correlate<V>(from, w.offsets + first, tile + w.order[k] * TILE, n, start, gradients + at[k]);
       }
     });
   });

@@ -80,7 +80,7 @@ void conv_dense_gradient(ConvPlanes planes, ConvDense w, ConvOutput out, int64_t
   parallel_for(shares, threads, [&](int64_t share) {
     const int64_t lo = groups * share / shares * ROWS, hi = smaller(groups * (share + 1) / shares * ROWS, w.rows);
     float spare[TAPS] = {};  // takes what belongs to no row, after the last one
-    gradient_tiles(planes, out, w.rows, tiles, x, dy, [&](const float* from, const float* tile) {
+    gradient_tiles(planes, out, w.rows, tiles, x, dy, [&](const float* from, const float* tile, bool) {
       for (int64_t first = 0; first < w.taps; first += w.block) {
         const int64_t end = smaller(first + w.block, w.taps);
         for (int64_t o = lo; o < hi; o += ROWS) {

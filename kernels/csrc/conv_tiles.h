@@ -15,21 +15,23 @@ namespace {
 constexpr int R = 8;         // vectors of a tile: enough chains to hide the latency of a multiply-add
 constexpr int TILE = R * W;  // floats of a tile
 
-// out[k] += the sum of the lanes of v[k]
-static inline void add_sums(float* out, const vf (&v)[4]) {
+// out[k] = start[k] + the sum of the lanes of v[k]
+static inline void add_sums(float* out, const vf (&v)[4], const float* start) {
 #if SPARSE_LANES == 8
   const __m256 ab = _mm256_hadd_ps((__m256)v[0], (__m256)v[1]), cd = _mm256_hadd_ps((__m256)v[2], (__m256)v[3]);
   const __m256 all = _mm256_hadd_ps(ab, cd);
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
-  _mm_storeu_ps(out, _mm_add_ps(four, _mm_loadu_ps(out)));
+  _mm_storeu_ps(out, _mm_add_ps(four, _mm_loadu_ps(start)));
 #else
   for (int k = 0; k < 4; k++) {
     float total = 0;
     for (int i = 0; i < W; i++) total += v[k][i];
-    out[k] += total;
+    out[k] = start[k] + total;
   }
 #endif
 }
+
+static inline void add_sums(float* out, const vf (&v)[4]) { add_sums(out, v, out); }
 
 static inline float sum_lanes(vf v) {
 #if SPARSE_LANES == 8
@@ -121,8 +123,8 @@ void apply_tiles(const ConvPlanes& planes, const ConvOutput& out, int64_t rows, 
   });
 }
 
-// Calls use(input under the first tile, output gradients [rows][together * TILE]) for every `together` tiles of a row,
-// in order. Gradients outside the tensor are 0.
+// Calls use(input under the first tile, output gradients [rows][together * TILE], is it the first) for every `together`
+// tiles of a row, in order. Gradients outside the tensor are 0.
 template <typename Use>
 void gradient_tiles(const ConvPlanes& planes, const ConvOutput& out, int64_t rows, int64_t together, const float* x,
                     const float* dy, Use use) {
@@ -141,7 +143,7 @@ void gradient_tiles(const ConvPlanes& planes, const ConvOutput& out, int64_t row
         for (int64_t c = 0; c < part.positions; c++) copy(to + c * planes.lanes, from + c * out.column_size, part.n);
       }
     }
-    use(tiles.input(x, i), tile);
+    use(tiles.input(x, i), tile, i == 0);
   }
   sparsefl::give(tile);
 }

@@ -1,8 +1,8 @@
 // Masks as short as their density allows: rANS over bytes of 8 mask bits (kernels/mask_code says what is coded).
 //
 // All bytes with the same number k of ones are equally likely, f_k of TOTAL, so a model is nine numbers, derived from
-// (ones, bits) in whole numbers: both sides get the same on any machine. The decoder writes as many bits as the mask has,
-// whatever it reads, and says whether they have as many ones as announced.
+// (ones, bits) in whole numbers: both sides get the same on any machine. The decoder writes as many bits as the mask
+// has, whatever it reads, and says whether they have as many ones as announced.
 #include "declare.h"
 #include "rans.h"
 

@@ -71,6 +71,8 @@ struct Ops {
                          const int64_t* grown, uint8_t* out, int64_t capacity);
   bool (*mask_decode)(const uint8_t* in, int64_t size, const uint64_t* known, Segments, const int64_t* dropped,
                       const int64_t* grown, uint64_t* words);
+  int64_t (*number_encode)(const uint8_t* in, int64_t n, int width, uint8_t* out, int64_t capacity);
+  bool (*number_decode)(const uint8_t* in, int64_t size, int64_t n, int width, uint8_t* out);
   uint64_t (*checksum)(const uint8_t* p, int64_t n, uint64_t seed);
   int (*conv_tile)();
   void (*conv_planes)(ConvPlanes, const float* x, float* out, int threads);

@@ -23,6 +23,8 @@ const sparsefl::Ops ops = {
     bitmap_transpose,
     mask_encode,
     mask_decode,
+    number_encode,
+    number_decode,
     checksum,
     conv_tile,
     conv_planes,

@@ -137,8 +137,10 @@ def weight_gradient(conv: Conv, x: Tensor, dy: Tensor, *, kernel: str | None = N
     _check_size(conv, dy, (x.shape[1], x.shape[2]))
     if x.shape[3] != dy.shape[3]:
         raise ValueError(f"expected one batch size, got x {x.shape[3]} and dy {dy.shape[3]}")
-    dv = x.new_zeros(conv.bitmap.nnz)
-    if dv.numel() and dy.numel():
+    dv = memory.empty((conv.bitmap.nnz,), x)
+    if not dy.numel():
+        dv.zero_()
+    elif dv.numel():
         kernel = _chosen(kernel, conv, "weight_gradient", x.shape)
         _call("conv_weight_gradient", x.device, conv, x, dy, dv, kernel)
     return dv
