@@ -11,8 +11,9 @@ from typing import Any
 
 from rich.console import Console
 
-from bench import cases, layers, models, ops, report
+from bench import cases, layers, models, ops, report, rounds, rounds_plot
 from bench.meta import meta
+from fl import config
 
 
 def main(argv: list[str]) -> int:
@@ -24,11 +25,18 @@ def main(argv: list[str]) -> int:
     )
     _models_arguments(commands.add_parser("models", help="whole training steps against dense PyTorch"))
     _join_arguments(commands.add_parser("join", help="result files of one benchmark, other cases, as one"))
+    rounds.arguments(commands.add_parser("rounds", help="whole runs on sparse kernels and on dense ones"))
     _table_arguments(commands.add_parser("table", help="a result file as a Markdown table"))
     args = parser.parse_args(argv)
-    return {"ops": _ops, "layers": _layers, "models": _models, "join": _join, "table": _table}[args.what](
-        args
-    )
+    hooks = {
+        "ops": _ops,
+        "layers": _layers,
+        "models": _models,
+        "rounds": _rounds,
+        "join": _join,
+        "table": _table,
+    }
+    return hooks[args.what](args)
 
 
 def _common_arguments(parser: argparse.ArgumentParser, repeats: int) -> None:
@@ -100,6 +108,21 @@ def _models(args: argparse.Namespace) -> int:
     rows = models.run(*cases_, threads=args.threads, repeats=repeats, memory=not args.quick)
     columns = {"model": "", "batch": "", "density": "", "name": "", "median_ms": ".1f", "times_ours": ".2f"}
     return _finish(args, list(_shown(rows)), columns, models.summarise, repeats)
+
+
+def _rounds(args: argparse.Namespace) -> int:
+    if args.plot:
+        rounds_plot.check(args.plot)
+    cfg, seeds = rounds.settings(args)
+    result: report.Result = {}
+    for result in rounds.results(cfg, seeds, args.workers, shown=_shown):
+        result["meta"] = meta(1, workers=args.workers, config=config.dumps(cfg))
+        if args.json:
+            report.save(result, args.json)
+    report.console().print(report.markdown(result), markup=False, soft_wrap=True)
+    if args.plot:
+        rounds_plot.draw(args.plot, rounds_plot.page(result))
+    return 0
 
 
 def _shown(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:

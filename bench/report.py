@@ -32,8 +32,10 @@ def show_rows(rows: list[Result], columns: dict[str, str], title: str, console: 
 
 
 def markdown(result: Result, title: str = "") -> str:
-    """The summary as a table for the README: a row an operation, a column a density."""
+    """The table of a result, or its summary as one: a row an operation, a column a density."""
     summary, meta = result["summary"], result["meta"]
+    if "table" in result:
+        return _ready(result["table"], meta)
     columns = sorted({column for cells in summary.values() for column in cells}, key=float, reverse=True)
     lines = [f"| {title or 'operation'} | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     for op, cells in summary.items():
@@ -42,11 +44,23 @@ def markdown(result: Result, title: str = "") -> str:
             for column in columns
         ]
         lines.append(f"| {op} | " + " | ".join(shown) + " |")
-    lines.append(
-        f"\n{meta['cpu']}, {meta['instruction_set']}, {meta['threads']} thread(s), torch "
+    return "\n".join([*lines, _origin(meta)])
+
+
+def _ready(table: Result, meta: Result) -> str:
+    """{"head": cells, "rows": lists of cells, "note": a sentence}, all of them text."""
+    head, rows = table["head"], table["rows"]
+    lines = ["| " + " | ".join(cells) + " |" for cells in [head, *rows]]
+    lines.insert(1, "|---" * len(head) + "|")
+    return "\n".join([*lines, f"\n{table['note']}", _origin(meta)])
+
+
+def _origin(meta: Result) -> str:
+    workers = f"{meta['workers']} worker(s)" if "workers" in meta else f"{meta['threads']} thread(s)"
+    return (
+        f"\n{meta['cpu']}, {meta['instruction_set']}, {workers}, torch "
         f"{meta['versions']['torch']}, commit {meta['commit']}, {meta['date']}"
     )
-    return "\n".join(lines)
 
 
 def joined(results: list[Result]) -> Result:

@@ -1,0 +1,236 @@
+"""`sparsefl bench rounds`: the same run on sparse kernels and on dense ones with masks, for a few seeds.
+
+Both runs of a seed share data, partition, first weights and every random draw, and take turns round by round
+(and in who comes first), so that a slow moment of the machine hits both. Beyond rounding, only time differs:
+
+    accuracy    after local training, mean over clients
+    train_s     seconds of local training, summed over clients;   wall_s   of the whole round, on `workers`
+
+The curves agree within the spread of seeds where |mean sparse - mean dense| <= s, with s^2 the mean of the
+two variances over seeds. Seeds have partitions of their own, so s is wide: the paired difference (sparse less
+dense of one seed) is given too.
+"""
+
+import argparse
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from math import sqrt
+from pathlib import Path
+from statistics import fmean, stdev
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from fl import algorithms, config, federation, topology
+from fl.algorithms.base import Env
+from fl.client import Setting
+from fl.config import Config
+from fl.devices import DeviceModel
+from fl.executor import Local
+from fl.metrics import mean
+
+Row = dict[str, Any]
+KERNELS = ("sparse", "dense")
+PRESET, ROUNDS, SEEDS = "cifar10-small", 20, 3  # 25 minutes on two cores
+QUICK = ("num_clients=4", "topology.degree=2", "num_rounds=3", "training.epochs=1")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here, after every seed")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="the curves: .html, or .png by Chromium")
+    parser.add_argument("--preset", default=PRESET, help="or the file of a configuration")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="how many")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--quick", action="store_true", help="digits, seconds: a look, not a measurement")
+
+
+def settings(args: argparse.Namespace) -> tuple[Config, range]:
+    """The run, and the seeds it is done with."""
+    if args.quick:
+        return config.load("demo", QUICK), range(min(args.seeds, 2))
+    return config.load(args.preset, [f"num_rounds={args.rounds}"]), range(args.seeds)
+
+
+def results(
+    cfg: Config, seeds: Sequence[int], workers: int, shown: Callable[[Iterator[Row]], Iterator[Row]] = iter
+) -> Iterator[dict[str, Any]]:
+    """The result so far after every seed. `shown` hands the rows on."""
+    rows: list[Row] = []
+    for row in shown(run(cfg, seeds, workers)):
+        rows.append(row)
+        if len(rows) % (len(KERNELS) * cfg.num_rounds) == 0:
+            summary = summarise(rows)
+            yield {"rows": rows, "summary": summary, "table": as_table(cfg, summary)}
+
+
+def run(cfg: Config, seeds: Sequence[int], workers: int) -> Iterator[Row]:
+    """A row a seed, round and kind of kernel."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # as every run does: clients are what is parallel
+    try:
+        for seed in seeds:
+            yield from _seed(config.changed(cfg, [f"seed={seed}"]), workers)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _seed(cfg: Config, workers: int) -> Iterator[Row]:
+    setting = federation.prepare(cfg)
+    with ExitStack() as stack:
+        runs = {kernels: _Contestant(cfg, setting, kernels, workers, stack) for kernels in KERNELS}
+        for t in range(cfg.num_rounds):
+            for kernels in KERNELS if t % 2 == 0 else reversed(KERNELS):
+                yield {"seed": cfg.seed, "round": t, "kernels": kernels, **runs[kernels].round(t)}
+
+
+class _Contestant:
+    """One of the two runs, a round at a time."""
+
+    def __init__(self, cfg: Config, setting: Setting, kernels: str, workers: int, stack: ExitStack) -> None:
+        training = setting.training.model_copy(update={"kernels": kernels})
+        self.executor = stack.enter_context(Local(replace(setting, training=training), workers))
+        self.algorithm = algorithms.registered()[cfg.algorithm]
+        self.env = _env(cfg, setting, self.executor)
+        self.state = self.algorithm.init(self.env)
+        self.executor.reports()
+
+    def round(self, t: int) -> Row:
+        began = perf_counter()
+        result = self.algorithm.run_round(self.state, t, self.env)
+        seconds = perf_counter() - began
+        self.state = result.state
+        reports = [*self.executor.reports().values()]
+        return {
+            "accuracy": mean(report.accuracy for report in reports),
+            "accuracy_before": mean(report.accuracy_before for report in reports),
+            "loss": mean(report.loss for report in reports),
+            "density": fmean(model.density for model in result.models),
+            "pruned": sum(result.columns.get("pruned", ())),
+            "train_s": sum(report.train_s for report in reports),
+            "wall_s": seconds,
+        }
+
+
+def _env(cfg: Config, setting: Setting, executor: Local) -> Env:
+    given = cfg.topology.model_dump()
+    graph = topology.make(given.pop("kind"), cfg.num_clients, seed=cfg.seed, **given)
+    sizes = cfg.num_clients, cfg.num_rounds, cfg.seed
+    return Env(cfg.settings, *sizes, setting.initial, graph, executor, DeviceModel(**dict(cfg.devices)))
+
+
+def summarise(rows: Sequence[Row]) -> dict[str, Any]:
+    """Of seeds that have all rounds."""
+    seeds = values(rows, "seed")
+    times = {
+        key: {kernels: fmean(_of(rows, kernels, key)) for kernels in KERNELS} for key in ("train_s", "wall_s")
+    }
+    ratios = {key: [_ratio([row for row in rows if row["seed"] == s], key) for s in seeds] for key in times}
+    return {
+        "seeds": seeds,
+        "rounds": len(values(rows, "round")),
+        **{
+            kernels: {
+                "accuracy_last": spread_of([curve[-1] for curve in all_curves(rows, kernels)]),
+                "accuracy_best": spread_of([max(curve) for curve in all_curves(rows, kernels)]),
+                "density_last": fmean(curve(rows, s, kernels, "density")[-1] for s in seeds),
+                **{key: means[kernels] for key, means in times.items()},
+            }
+            for kernels in KERNELS
+        },
+        "times_ours": {key: _ratio(rows, key) for key in times},
+        "times_ours_by_seed": ratios,
+        "agreement": agreement(rows),
+    }
+
+
+def agreement(rows: Sequence[Row]) -> dict[str, Any]:
+    """How far the two mean curves are apart, and whether that is within the spread of seeds."""
+    sparse, dense = (all_curves(rows, kernels) for kernels in KERNELS)
+    gaps = [fmean(a) - fmean(b) for a, b in zip(by_round(sparse), by_round(dense), strict=True)]
+    paired = [fmean(a) - fmean(b) for a, b in zip(sparse, dense, strict=True)]
+    found = {"largest_gap": max(map(abs, gaps)), "paired_difference": spread_of(paired)}
+    if len(sparse) < 2:
+        return found | {"rounds_within_spread": None, "agree": None}
+    spreads = [
+        sqrt((stdev(a) ** 2 + stdev(b) ** 2) / 2)
+        for a, b in zip(by_round(sparse), by_round(dense), strict=True)
+    ]
+    within = sum(abs(gap) <= spread for gap, spread in zip(gaps, spreads, strict=True))
+    return found | {
+        "spread_of_seeds": fmean(spreads),
+        "rounds_within_spread": within,
+        "agree": within == len(gaps),
+    }
+
+
+def verdict(summary: dict[str, Any]) -> str:
+    """One sentence on the curves."""
+    found, rounds = summary["agreement"], summary["rounds"]
+    gap = f"the mean curves are at most {100 * found['largest_gap']:.2f} points apart"
+    paired = f"sparse less dense of one seed is {_points(found['paired_difference'], '+')} on average"
+    if found["agree"] is None:
+        return f"One seed has no spread: {gap}."
+    within = "all" if found["agree"] else f"{found['rounds_within_spread']} of the"
+    spread = f"{100 * found['spread_of_seeds']:.2f} points on average"
+    return f"Within the spread of seeds ({spread}) in {within} {rounds} rounds: {gap}; {paired}."
+
+
+def as_table(cfg: Config, summary: dict[str, Any]) -> dict[str, Any]:
+    """For `bench table`."""
+    sparse, dense, times = summary["sparse"], summary["dense"], summary["times_ours"]
+    what = f"{cfg.name}: {cfg.num_clients} clients, {summary['rounds']} rounds, {len(summary['seeds'])} seeds"
+    names = {"train_s": "local training, s a round, summed over clients", "wall_s": "whole round, s"}
+    lines = [
+        ["accuracy of the last round, %", *(_points(x["accuracy_last"]) for x in (sparse, dense)), ""],
+        ["accuracy of the best round, %", *(_points(x["accuracy_best"]) for x in (sparse, dense)), ""],
+        ["density at the end", *(f"{x['density_last']:.3f}" for x in (sparse, dense)), ""],
+    ]
+    for key, name in names.items():
+        by_seed = summary["times_ours_by_seed"][key]
+        span = f"{times[key]:.2f} ({min(by_seed):.2f} to {max(by_seed):.2f})"
+        lines.append([name, f"{sparse[key]:.2f}", f"{dense[key]:.2f}", span])
+    head = [what, "sparse", "dense with masks", "dense / sparse"]
+    return {"head": head, "rows": lines, "note": verdict(summary)}
+
+
+def means(rows: Sequence[Row], kernels: str, key: str) -> list[float]:
+    return [fmean(values) for values in by_round(all_curves(rows, kernels, key))]
+
+
+def all_curves(rows: Sequence[Row], kernels: str, key: str = "accuracy") -> list[list[float]]:
+    """One a seed."""
+    return [curve(rows, seed, kernels, key) for seed in values(rows, "seed")]
+
+
+def curve(rows: Sequence[Row], seed: int, kernels: str, key: str) -> list[float]:
+    found = [row for row in rows if (row["seed"], row["kernels"]) == (seed, kernels)]
+    return [row[key] for row in sorted(found, key=lambda row: row["round"])]
+
+
+def by_round(found: list[list[float]]) -> list[tuple[float, ...]]:
+    return [*zip(*found, strict=True)]
+
+
+def values(rows: Sequence[Row], key: str) -> list[int]:
+    return sorted({row[key] for row in rows})
+
+
+def _of(rows: Sequence[Row], kernels: str, key: str) -> list[float]:
+    return [row[key] for row in rows if row["kernels"] == kernels]
+
+
+def _ratio(rows: Sequence[Row], key: str) -> float:
+    """Dense over sparse, of the sums."""
+    return sum(_of(rows, "dense", key)) / sum(_of(rows, "sparse", key))
+
+
+def spread_of(values: Sequence[float]) -> dict[str, float]:
+    return {"mean": fmean(values), "sd": stdev(values) if len(values) > 1 else 0.0}
+
+
+def _points(spread: dict[str, float], sign: str = "") -> str:
+    return f"{100 * spread['mean']:{sign}.2f} ± {100 * spread['sd']:.2f}"
