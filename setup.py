@@ -44,6 +44,7 @@ OPERATIONS = (
     "masked_average",
     "masked_sgd",
     "norm",
+    "number_code",
     "pack",
     "pool",
     "pqi",
