@@ -118,7 +118,15 @@ def test_report(make):
     assert report.flop == 3 * 2 * 40 * setting.cost.forward(start)
     assert report.flop_dense == 3 * 2 * 40 * setting.cost.dense_forward > report.flop
     assert report.loss > 0 and report.train_s > 0
-    for state, accuracy in ((start, report.accuracy_before), (trained, report.accuracy)):
+    again = Worker(setting)
+    again.train(0, trained, 1)
+    tested = (
+        (start, report.accuracy_before),
+        (trained, report.accuracy),
+        (trained, again.report.accuracy_before),
+    )
+    assert report.accuracy > 0
+    for state, accuracy in tested:
         net = se.load(se.to_dense(worker._engine.net), state).eval()
         right = [
             (net(x).argmax(1) == y).sum()
