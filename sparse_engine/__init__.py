@@ -6,7 +6,7 @@ Knows no client and no round. `import sparse_engine as se` is meant to be enough
 
 from kernels import use_threads
 from kernels.layout import Bitmap
-from sparse_engine import models
+from sparse_engine import models, wire
 from sparse_engine.averaging import average, drift
 from sparse_engine.flops import Flops, count_flops, training_flops
 from sparse_engine.growing import Growth, rigl, rigl_fraction
@@ -51,4 +51,5 @@ __all__ = [
     "training_flops",
     "uniform_masks",
     "use_threads",
+    "wire",
 ]

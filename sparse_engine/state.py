@@ -181,6 +181,13 @@ class State:
         """Values carried over where both store the entry, 0 where it is new. Everything else is shared."""
         return replace(self, bitmap=bitmap, values=masked_average(bitmap, [self.packed]))
 
+    def to(self, device: torch.device) -> "State":
+        """This state itself where it is there already, else a copy on `device`."""
+        if self.values.device == device:
+            return self
+        bitmap = bitmaps.to(self.bitmap, device)
+        return State(self.layout, bitmap, *(x.to(device) for x in (self.values, self.rest, self.integers)))
+
     def clone(self) -> "State":
         """A copy of everything that can be written."""
         values, rest, integers = (x.clone() for x in (self.values, self.rest, self.integers))

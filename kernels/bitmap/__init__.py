@@ -58,6 +58,11 @@ def full(segments: Segments | Sequence[int], device: torch.device | str = "cpu")
     return complement(make(torch.zeros(segments.num_words, dtype=torch.int64, device=device), segments))
 
 
+def to(bitmap: Bitmap, device: torch.device) -> Bitmap:
+    """The same on `device`; itself where it is there already."""
+    return bitmap if bitmap.words.device == device else make(bitmap.words.to(device), bitmap.segments)
+
+
 def complement(bitmap: Bitmap) -> Bitmap:
     """What `bitmap` does not store; the padding stays zero."""
     words = bitmap.words.bitwise_not()

@@ -2,10 +2,10 @@
 
     H(x) = -sum over values v of  share(v) log2 share(v)
 
-Weights of a layer have few different exponents, 2.2 bits' worth in a fresh ResNet18, while their mantissas are
-random. So rANS codes the leading byte of every number and leaves the others as they are. The bits of a number
-are rotated by one first: then the exponent of float32 and bfloat16 is the leading byte, and of float16 it is in
-it. Numbers of 1 byte are leading bytes altogether. Exact; `_reference.py` says every step.
+Weights of a layer have few different exponents, 2.2 bits' worth in a fresh ResNet18, while their mantissas
+are random. So rANS codes the leading byte of every number and leaves the others as they are. The bits of a
+number are rotated by one first: then the exponent of float32 and bfloat16 is the leading byte, and that of
+float16 is in it. A number of 1 byte is its leading byte. Exact; `_reference.py` says every step.
 """
 
 import numpy as np
