@@ -1,1 +1,1 @@
-"""Clients and rounds of decentralized federated learning. So far: the command line."""
+"""Clients and rounds of decentralized federated learning: data, topology, schedule, algorithms, runs."""
