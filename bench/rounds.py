@@ -44,6 +44,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", default=PRESET, help="or the file of a configuration")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="how many")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the run"
+    )
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--quick", action="store_true", help="digits, seconds: a look, not a measurement")
 
@@ -51,8 +54,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def settings(args: argparse.Namespace) -> tuple[Config, range]:
     """The run, and the seeds it is done with."""
     if args.quick:
-        return config.load("demo", QUICK), range(min(args.seeds, 2))
-    return config.load(args.preset, [f"num_rounds={args.rounds}"]), range(args.seeds)
+        return config.load("demo", [*QUICK, *args.set]), range(min(args.seeds, 2))
+    return config.load(args.preset, [f"num_rounds={args.rounds}", *args.set]), range(args.seeds)
 
 
 def results(

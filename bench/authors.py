@@ -1,0 +1,390 @@
+"""A client-round of the authors' code against ours, by hand: `python -m bench.authors PATH [--json FILE]`.
+
+PATH is a checkout of github.com/EricLoong/da-dpfl, which is no part of this project and is not installed. A
+client-round is aggregation over 10 neighbours, local training (ResNet18, one epoch), drift, PQI pruning in a
+pruning round, and the move of the mask; tests are left out. Both sides have the same images, weights and
+masks, one thread, and take turns. Before anything is timed both do a round whose one batch holds all samples:
+then averages, trained weights, drift and sizes of masks must agree.
+
+What differs: the authors score growth by as many batches as an epoch has (a loop over "first" batches), we by
+one, as the paper; `sparsefl, their batches` does as they do. Their images come normalised from memory, not
+through PIL one by one, which is in their favour. They count FLOP by running the network, which is part of
+their `train`, as are the copies of whole models.
+"""
+
+import argparse
+import copy
+import importlib.util
+import logging
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from math import isfinite
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+import sparse_engine as se
+from bench import report
+from bench.meta import meta
+from bench.stopwatch import Parts, Stopwatch
+from bench.timing import take_turns
+from fl.algorithms import da_dpfl
+from fl.client import Setting, Worker
+from fl.config import Training
+from fl.cost import Cost
+from fl.data import Dataset, Partition, evaluation_batches, load
+from fl.data.partition import Samples
+
+Dense = dict[str, Tensor]
+Row = dict[str, Any]
+SAMPLES, BATCH, NEIGHBOURS, ROUNDS = 64, 32, 10, 500
+LR = 0.001  # a step of the paper's 0.1 from these weights raises the loss on both sides; time is the same
+GOALS = {0.5: 4.0, 0.2: 8.0}  # density: how many times faster we want to be
+EXEMPT = ("*shortcut*",)
+_UNUSED = ("torchvision", "torchvision.transforms", "torchvision.datasets", "torchvision.models", "tqdm")
+
+
+class Start(NamedTuple):
+    """What both sides start from: clients 0 (the one that works) to NEIGHBOURS."""
+
+    net: nn.Module  # w0
+    masks: Sequence[Dense]
+    models: Sequence[Dense]
+    data: Dataset  # its training samples are the client's
+
+
+class Outcome(NamedTuple):
+    start: Dense  # after aggregation
+    trained: Dense
+    drift: float
+    kept: int  # entries of the next mask
+
+
+@dataclass(frozen=True)
+class Code:
+    """The authors' modules."""
+
+    api: ModuleType
+    client: ModuleType
+    trainer: ModuleType
+    resnet: ModuleType
+
+    @classmethod
+    def at(cls, path: Path) -> "Code":
+        base = "fedml_api.standalone.dadpfl"
+        if not (path / base.replace(".", "/") / "dadpfl_api_sch.py").exists():
+            raise ValueError(f"expected a checkout of EricLoong/da-dpfl, got {path}")
+        modules = f"{base}.dadpfl_api_sch", f"{base}.client", f"{base}.dadpfl_model_trainer"
+        sys.path.insert(0, str(path))
+        with _absent_modules():
+            return cls(*map(importlib.import_module, (*modules, "fedml_api.model.cv.resnet")))
+
+
+@contextmanager
+def _absent_modules() -> Iterator[None]:
+    """What their files import and what runs here does not use, where it is not installed."""
+    absent = [name for name in _UNUSED if importlib.util.find_spec(name.partition(".")[0]) is None]
+    sys.modules.update({name: mock.MagicMock() for name in absent})
+    try:
+        yield
+    finally:
+        for name in absent:
+            del sys.modules[name]
+
+
+class Theirs:
+    """One client of the authors' code, as their training loop handles it."""
+
+    def __init__(self, code: Code, start: Start, batch: int) -> None:
+        self.code, self.masks = code, [*start.masks]
+        args, logger = _their_arguments(batch), logging.getLogger("authors")
+        net = copy.deepcopy(start.net)
+        self.trainer = code.trainer.dadpflMT(net, args, logger)
+        x, y = _everything(start.data)
+        samples = DataLoader(TensorDataset(x, y), batch_size=batch, shuffle=True)
+        local = {k: samples for k in range(NEIGHBOURS + 1)}
+        numbers = {k: len(y) for k in local}
+        dataset = [len(y), 0, None, None, numbers, local, local, None]
+        self.api = code.api.dadpflAPIsch(dataset, args.device, args, self.trainer, logger)
+        self.user = self.api.client_list[0]
+        self.models = [*start.models]
+        self.initial = _masked(start.net.state_dict(), start.masks[0])
+
+    @property
+    def parts(self) -> Parts:
+        return {
+            "aggregate": [(self.api, "_aggregate_func_bymask"), (self.api, "_apply_local_mask")],
+            "train": [(self.trainer, "train")],
+            "drift": [(self.api, "_weight_norm_difference")],
+            "prune": [(self.user, "generate_mask_rigl_sparsity_awareness")],
+            "growth scores": [(self.code.client, "avg_importance")],
+            "drop and grow": [(self.user, "update_mask_throw"), (self.user, "update_mask_regrow")],
+            "count FLOP": [(self.trainer, "count_training_flops_per_sample"),
+                           (self.trainer, "count_full_flops_per_sample")],
+        }  # fmt: skip
+
+    def round(self, prune: bool) -> Outcome:
+        """From `_aggregate_func_bymask` to the stored model: the body of their loop over clients."""
+        api, mask = self.api, self.masks[0]
+        everyone = np.arange(NEIGHBOURS + 1)
+        found = api._aggregate_func_bymask(0, everyone, self.models, self.models, 0)
+        start = api._apply_local_mask(found, mask)
+        trained, _, _, grown = self.user.train(
+            weight=copy.deepcopy(start), rounds=0, mask=copy.deepcopy(mask), pq_prune=prune
+        )
+        drift = api._weight_norm_difference(trained, self.initial)
+        stored = copy.deepcopy(trained)
+        return Outcome(start, stored, drift, sum(int(m.sum()) for m in grown.values()))
+
+
+class Ours:
+    """The same client here."""
+
+    def __init__(self, start: Start, batch: int, grow_batches: int = 1) -> None:
+        self.net = copy.deepcopy(start.net)
+        self.cfg = da_dpfl.Config(grow_batches=grow_batches)
+        self.worker = Worker(_setting(start, batch))
+        states = [self._state(model, mask) for model, mask in zip(start.models, start.masks, strict=True)]
+        first = states[0].bitmap
+        self.given = da_dpfl.Inputs(da_dpfl.Client(states[0], first, first), states[1:])
+
+    @property
+    def parts(self) -> Parts:
+        return {
+            "aggregate": [(se, "average")],
+            "train": [(self.worker, "train")],
+            "drift": [(se, "drift")],
+            "prune": [(se, "prune_pqi")],
+            "growth scores, drop and grow": [(self.worker, "grow")],
+        }
+
+    def round(self, prune: bool) -> da_dpfl.Client:
+        fraction = se.rigl_fraction(0, ROUNDS, self.cfg.alpha0)
+        return da_dpfl.local_update(
+            self.worker, 0, self.given, t=0, prune=prune, fraction=fraction, cfg=self.cfg
+        )
+
+    def outcome(self) -> Outcome:
+        """The numbers of a round without pruning; not for timing."""
+        own = self.given.client
+        done = self.round(prune=False)
+        start = se.average(own.model, self.given.neighbours, mask=own.mask)
+        assert done.drift is not None
+        return Outcome(self._dense(start), self._dense(done.model), done.drift, done.mask.nnz)
+
+    def _state(self, model: Dense, mask: Dense) -> se.State:
+        self.net.load_state_dict(model)
+        return se.compress(self.net, {name: m.bool() for name, m in mask.items()}, exempt=EXEMPT)
+
+    def _dense(self, state: se.State) -> Dense:
+        return {name: w.clone() for name, w in se.load(self.net, state).state_dict().items()}
+
+
+def run(path: Path, densities: Sequence[float], repeats: int) -> Iterator[Row]:
+    """A row a density, kind of round and contestant."""
+    code = Code.at(path)
+    torch.set_num_threads(1)
+    with se.use_threads(1), se.steady_plan():
+        for density in densities:
+            start = make_start(code, density)
+            losses = check(Theirs(code, start, SAMPLES).round(False), Ours(start, SAMPLES).outcome(), start)
+            for prune in (False, True):
+                yield from _timed(code, start, density, prune, repeats, losses)
+
+
+def make_start(code: Code, density: float) -> Start:
+    """w0 and masks by the authors' functions; neighbours differ a little, as after some training."""
+    torch.manual_seed(0)
+    net = code.resnet.customized_resnet18(class_num=10)
+    maker = code.trainer.dadpflMT(net, _their_arguments(BATCH), logging.getLogger("authors"))
+    w0 = maker.get_model_params()
+    sparsities = maker.calculate_sparsities(w0, dense_ratio=density)
+    masks = [maker.init_masks(w0, sparsities) for _ in range(NEIGHBOURS + 1)]
+    others = [{name: w * (1 + 0.1 * torch.randn_like(w)) for name, w in w0.items()} for _ in masks]
+    models = [_masked(w, mask) for w, mask in zip(others, masks, strict=True)]
+    return Start(_same_network(net), masks, models, _few(load("cifar10")))
+
+
+def check(theirs: Outcome, ours: Outcome, start: Start) -> dict[str, float]:
+    """Both did the same work; returns the losses before and after. A wrong result gets no time."""
+    for what in ("start", "trained"):
+        error = distance(getattr(theirs, what), getattr(ours, what))
+        if not error < 1e-4:
+            raise AssertionError(f"{what}: expected the same weights, got them apart by {error:.2g}")
+    for what, tolerance in (("drift", 1e-4), ("kept", 1e-4)):
+        a, b = getattr(theirs, what), getattr(ours, what)
+        if not abs(a - b) <= tolerance * abs(a):
+            raise AssertionError(f"{what}: expected {a} as theirs, got {b}")
+    losses = {name: _loss(start, model) for name, model in (("before", ours.start), ("after", ours.trained))}
+    if not (isfinite(losses["after"]) and losses["after"] < losses["before"]):
+        raise AssertionError(f"expected a loss that falls, got {losses}")
+    return losses
+
+
+def distance(a: Dense, b: Dense) -> float:
+    """||a - b|| / ||a|| over all tensors."""
+    if {name: w.shape for name, w in a.items()} != {name: w.shape for name, w in b.items()}:
+        raise AssertionError(f"expected the tensors {sorted(a)}, got {sorted(b)}")
+    error = sum((a[name] - b[name]).double().square().sum() for name in a)
+    return float((error / sum(w.double().square().sum() for w in a.values())).sqrt())
+
+
+def _timed(
+    code: Code, start: Start, density: float, prune: bool, repeats: int, losses: Mapping[str, float]
+) -> Iterator[Row]:
+    contestants: dict[str, Theirs | Ours] = {
+        "authors": Theirs(code, start, BATCH),
+        "sparsefl": Ours(start, BATCH),
+        "sparsefl, their batches": Ours(start, BATCH, SAMPLES // BATCH),
+    }
+    watches = {name: Stopwatch() for name in contestants}
+
+    def turn(name: str) -> None:
+        with watches[name].around(contestants[name].parts):
+            contestants[name].round(prune)
+
+    timings = take_turns({name: partial(turn, name) for name in contestants}, repeats=repeats, burst=0)
+    for name, timing in timings.items():
+        yield {
+            "density": density,
+            "round": "pruning" if prune else "usual",
+            "name": name,
+            "median_ms": 1e3 * timing.median,
+            "spread": timing.spread,
+            "times_ours": timing.median / timings["sparsefl"].median,
+            "parts_ms": {part: 1e3 * s for part, s in watches[name].medians().items()},
+            "loss_checked": dict(losses),
+        }
+
+
+def summarise(rows: Sequence[Row]) -> dict[str, Any]:
+    """How many times our time the authors' is, whole and by part."""
+    summary: dict[str, Any] = {}
+    for row in rows:
+        if row["name"] == "authors":
+            same = [r for r in rows if (r["density"], r["round"]) == (row["density"], row["round"])]
+            by_name = {r["name"]: r for r in same}
+            ours, goal = by_name["sparsefl"], GOALS.get(row["density"])
+            summary[f"density {row['density']}, {row['round']} round"] = {
+                "authors_over_ours": row["median_ms"] / ours["median_ms"],
+                "with_their_batches": row["median_ms"] / by_name["sparsefl, their batches"]["median_ms"],
+                "training_alone": row["parts_ms"]["train"] / ours["parts_ms"]["train"],
+                "goal": goal,
+                "reached": None if goal is None else row["median_ms"] / ours["median_ms"] >= goal,
+            }
+    return summary
+
+
+def as_table(rows: Sequence[Row]) -> dict[str, Any]:
+    """Usual rounds, for `bench table`."""
+    usual = [row for row in rows if row["round"] == "usual"]
+    names = list(dict.fromkeys(row["name"] for row in usual))
+    lines = []
+    for density in dict.fromkeys(row["density"] for row in usual):
+        found = {row["name"]: row for row in usual if row["density"] == density}
+        whole = [found[name]["median_ms"] for name in names]
+        ratio = f"{found['authors']['times_ours']:.2f}"
+        lines.append([f"**density {density}: whole**", *(f"{ms:.0f}" for ms in whole), ratio])
+        for part in dict.fromkeys(part for row in found.values() for part in row["parts_ms"]):
+            parts = [found[name]["parts_ms"].get(part) for name in names]
+            lines.append([part, *("" if ms is None else f"{ms:.0f}" for ms in parts), ""])
+    summary = summarise(rows)
+    goals = [
+        f"{what}: {x['authors_over_ours']:.2f} of {x['goal']:g}" for what, x in summary.items() if x["goal"]
+    ]
+    note = "Times faster than the authors, of the goal: " + "; ".join(goals) + "."
+    return {"head": ["client-round, ms", *names, "authors / sparsefl"], "rows": lines, "note": note}
+
+
+def _their_arguments(batch: int) -> Namespace:
+    """Those of their script for CIFAR-10, but for the size of the case."""
+    return Namespace(
+        client_num_in_total=NEIGHBOURS + 1, client_num_per_round=NEIGHBOURS, max_wait=NEIGHBOURS,
+        comm_round=ROUNDS, epochs=1, batch_size=batch, lr=LR, lr_decay=0.998, momentum=0.0, wd=5e-4,
+        client_optimizer="sgd", dataset="cifar10", device=torch.device("cpu"), p=0.5, q=1, eta=0,
+        prune_scale=1, pq_scope="layer", target_sparsity=0.8, fixed_sparsity=False, rr_interval=1,
+        anneal_factor=0.3, rigl=True, erk_power_scale=1,
+    )  # fmt: skip
+
+
+def _setting(start: Start, batch: int) -> Setting:
+    """Client 0 with all samples and no tests."""
+    initial = se.compress(start.net, exempt=EXEMPT)
+    training = Training(epochs=1, batch_size=batch, lr=LR)
+    size, none = len(start.data.train), np.zeros((1, 10), dtype=np.int64)
+    train = Samples(np.array([0, size]), np.arange(size, dtype=np.int32))
+    test = Samples(np.array([0, 0]), np.arange(0, dtype=np.int32))
+    cost = Cost.of(start.net, initial.layout, start.data.shape)
+    parts = Partition(train, test, none, none)
+    return Setting(training, EXEMPT, 0, start.data, parts, start.net, initial, cost, augment=False)
+
+
+def _few(data: Dataset) -> Dataset:
+    """The first SAMPLES images, for training and for tests."""
+    part = type(data.train)(data.train.images[:SAMPLES], data.train.labels[:SAMPLES])
+    return replace(data, train=part, test=part)
+
+
+def _everything(data: Dataset) -> tuple[Tensor, Tensor]:
+    """All images, normalised as in training, and labels."""
+    return next(evaluation_batches(data, np.arange(len(data.test)), len(data.test)))
+
+
+def _same_network(net: nn.Module) -> nn.Module:
+    """Ours with the weights of theirs: the names of the parameters are the same."""
+    ours = se.models.by_name("resnet18", num_classes=10)
+    ours.load_state_dict(net.state_dict())
+    return ours
+
+
+def _masked(w: Dense, mask: Dense) -> Dense:
+    return {name: value * mask[name] if name in mask else value.clone() for name, value in w.items()}
+
+
+def _loss(start: Start, model: Dense) -> float:
+    net = copy.deepcopy(start.net)
+    net.load_state_dict(model)
+    x, y = _everything(start.data)
+    with torch.no_grad():
+        return F.cross_entropy(net(x), y).item()
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.authors", description=__doc__.splitlines()[0])
+    parser.add_argument("path", type=Path, help="a checkout of github.com/EricLoong/da-dpfl")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here")
+    parser.add_argument("--density", type=float, nargs="+", default=list(GOALS))
+    parser.add_argument("--repeats", type=int, default=7)
+    args = parser.parse_args(argv)
+    rows = list(run(args.path, args.density, args.repeats))
+    result = {"meta": meta(1, repeats=args.repeats), "rows": rows, "summary": summarise(rows)}
+    result["table"] = as_table(rows)
+    console = report.console()
+    columns = {
+        "density": "",
+        "round": "",
+        "name": "",
+        "median_ms": ".0f",
+        "spread": ".2f",
+        "times_ours": ".2f",
+    }
+    report.show_rows(rows, columns, "one client-round", console)
+    console.print(report.markdown(result), markup=False, soft_wrap=True)
+    if args.json:
+        report.save(result, args.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
