@@ -98,7 +98,7 @@ def unpack(codec: Codec, data: Bytes, n: int) -> Bytes:
 
 def as_bytes(x: Tensor) -> Bytes:
     """The memory of a contiguous CPU tensor."""
-    return x.detach().view(-1).view(torch.uint8).numpy()
+    return x.detach().view(-1).view(torch.uint8).numpy() if x.numel() else np.empty(0, np.uint8)
 
 
 def from_bytes(data: Bytes, dtype: torch.dtype) -> Tensor:

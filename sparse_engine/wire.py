@@ -237,7 +237,7 @@ def _message(
     if not (0 <= sender < 2**32 and 0 <= round < 2**32):
         raise ValueError(f"expected a sender and a round from 0 to {2**32 - 1}, got {sender} and {round}")
     codec, plan, before = _codec(values), _plan(state.layout), _known(known, state.layout)
-    state = (state if residual is None else _with_lost(state, residual.state)).to(_CPU)
+    state = _with_lost(state.to(_CPU), None if residual is None else residual.state)
     chosen, mask_section = _mask(state.bitmap, before, mask)
     weights = _weights(state)
     plain = codec.encode(weights)
