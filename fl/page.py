@@ -16,7 +16,7 @@ BLUE, RED, GREEN, PINK, ORANGE, SKY, GREY = COLOURS = (
 )  # fmt: skip
 SCALE = [[0, "#f4f8fb"], [0.5, "#56a3d1"], [1, "#08306b"]]  # of heat maps: lightness alone tells
 _DASHES = ("solid", "dash", "dot", "dashdot")
-_MANY = 60  # points, above which a line has no markers
+MANY = 60  # points, above which lines have no markers and bars no gaps
 _LABELS = 25  # on the axis of a heat map
 _LONGEST = 18  # characters of such a label
 _GRID = "#e4e7eb"
@@ -114,7 +114,7 @@ def curves(lines: Sequence[Curve]) -> go.Figure:
             x=list(line.x),
             y=list(line.y),
             name=plain(line.name),
-            mode="lines" if len(line.x) > _MANY else "lines+markers",
+            mode="lines" if len(line.x) > MANY else "lines+markers",
             line={
                 "color": line.colour or COLOURS[i % len(COLOURS)],
                 "dash": line.dash or _DASHES[i // len(COLOURS) % len(_DASHES)],
@@ -165,7 +165,7 @@ def heat(
         zmin=0,
         zmax=top,
         colorscale=SCALE,
-        xgap=1 if len(x) <= _MANY else 0,
+        xgap=1 if len(x) <= MANY else 0,
         ygap=1,
         colorbar={
             "title": {"text": unit, "side": "right", "font": {"size": 13}},

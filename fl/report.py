@@ -58,8 +58,8 @@ def _highlights(ours: Record) -> list[tuple[str, str, str]]:
 
 
 def _less(ours: float, dense: float, unit: str) -> tuple[str, str]:
-    shown = f"{times(ours, dense)} less" if ours else "none"
-    return shown, f"{quantity(ours, unit)}, dense {quantity(dense, unit)}"
+    shown = f"{times(ours, dense)} less" if ours <= dense else f"{times(dense, ours)} more"
+    return shown if ours else "none", f"{quantity(ours, unit)}, dense {quantity(dense, unit)}"
 
 
 def _meaning(cfg: Config) -> str:

@@ -160,7 +160,8 @@ def depth(run: Recorded) -> Panel:
     if any(run.column("depth")):
         figure = go.Figure()
         figure.add_bar(x=run.x, y=run.column("depth"), name="depth", marker={"color": BLUE})
-        _dressed(figure, run.x, "depth (clients in a chain)").update_layout(showlegend=False)
+        _dressed(figure, run.x, "depth (clients in a chain)")
+        figure.update_layout(showlegend=False, bargap=0.1 if len(run.x) <= page.MANY else 0)
     return Panel(
         "Waiting",
         "The longest chain of clients that wait for each other: a round lasts depth + 1 trainings.",

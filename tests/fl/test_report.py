@@ -163,11 +163,18 @@ def test_head_and_end(run):
     best = max(range(8), key=lambda t: line(t)["accuracy_mean"])
     assert f"{100 * line(best)['accuracy_mean']:.2f} % (round {best})" in text
     sent, dense = (sum(line(t)[key] for t in range(8)) for key in ("bytes_total", "bytes_total_dense"))
-    assert f"{dense / sent:.2f}x less" in text
+    assert f"<td>{dense / sent:.2f}x</td>" in text
     assert text.count("modelled</td>") == 2 and "Modelled, not measured: homogeneous devices" in text
     assert "16 TFLOP/s at 450 W, and 1 Gbit/s" in text
     assert "<td>commit</td><td>c0ffee</td>" in text and "<td>workers</td><td>2</td>" in text
     assert "[da_dpfl.pqi]" in text and "Not finished" not in text
+
+
+@pytest.mark.parametrize(("ours", "shown"), [(5e8, "2.00x less"), (2e9, "2.00x more"), (0, "<b>none</b>")])
+def test_more_or_less(tmp_path, ours, shown):
+    lines = [line(0, flop_round=ours, flop_dense=1e9, bytes_total=3e9, bytes_total_dense=9e9)]
+    text = report.head(recorded.read(make_run(tmp_path / "run", lines)))
+    assert shown in text and "3.00x less" in text and "3 GB, dense 9 GB" in text
 
 
 def test_a_run_that_is_not_finished(tmp_path):
