@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bench import cases, layers, models, ops, report, rounds, rounds_plot
+from bench import cases, layers, models, ops, report, rounds, rounds_plot, wire
 from bench.meta import meta
 from fl import config
 
@@ -26,6 +26,7 @@ def main(argv: list[str]) -> int:
     _models_arguments(commands.add_parser("models", help="whole training steps against dense PyTorch"))
     _join_arguments(commands.add_parser("join", help="result files of one benchmark, other cases, as one"))
     rounds.arguments(commands.add_parser("rounds", help="whole runs on sparse kernels and on dense ones"))
+    _wire_arguments(commands.add_parser("wire", help="messages: bytes against the bound, and GB/s"))
     _table_arguments(commands.add_parser("table", help="a result file as a Markdown table"))
     args = parser.parse_args(argv)
     hooks = {
@@ -33,6 +34,7 @@ def main(argv: list[str]) -> int:
         "layers": _layers,
         "models": _models,
         "rounds": _rounds,
+        "wire": _wire,
         "join": _join,
         "table": _table,
     }
@@ -123,6 +125,26 @@ def _rounds(args: argparse.Namespace) -> int:
     if args.plot:
         rounds_plot.draw(args.plot, rounds_plot.page(result))
     return 0
+
+
+def _wire_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here")
+    parser.add_argument("--quick", action="store_true", help="one model and density, no RigL steps: a look")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--model", nargs="+", choices=list(models.MODELS), default=list(models.MODELS))
+    parser.add_argument("--density", type=float, nargs="+", default=list(models.DENSITIES))
+
+
+def _wire(args: argparse.Namespace) -> int:
+    args.threads = 1
+    names, densities = tuple(args.model), tuple(args.density)
+    repeats = 2 if args.quick else args.repeats
+    if args.quick:
+        names, densities = names[:1], densities[:1]
+    rows = wire.run(names, densities, repeats=repeats, stages=not args.quick)
+    columns = {"model": "", "density": "", "stage": "", "name": "", "bytes": ",", "of_bound": ".4f",
+               "vs_dense": ".2f", "vs_csr": ".2f", "encode_gbps": ".2f", "decode_gbps": ".2f"}  # fmt: skip
+    return _finish(args, list(_shown(rows)), columns, wire.summarise, repeats)
 
 
 def _shown(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
