@@ -7,7 +7,7 @@ CSRC := $(wildcard kernels/csrc/*)
 NATIVE_OPTIONS := -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format bench native asan test-avx512 wheel clean
+.PHONY: help venv demo test lint format bench native asan fuzz test-avx512 wheel clean
 
 help:  ## these lines
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /make \1\t/' | expand -t 20
@@ -58,7 +58,10 @@ asan: venv  ## native kernels under the address and undefined-behaviour sanitize
 	cd build/asan/tree && \
 	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so.6)" \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-	$(CURDIR)/$(BIN)/pytest -q --capture=no tests/kernels -k "not triton" --ignore=tests/kernels/test_aot.py
+	$(CURDIR)/$(BIN)/pytest -q --capture=no tests/kernels tests/sparse_engine/test_wire.py -k "not triton" --ignore=tests/kernels/test_aot.py
+
+fuzz: venv  ## a million mutated messages: none may crash, hang, take memory or pass for a model
+	cd tests && PYTHONPATH=..:. $(CURDIR)/$(BIN)/python fuzz_wire.py 1000000
 
 # A build and a copy of the tree of its own again; SIMDe stands in for the AVX-512 instructions.
 test-avx512: venv  ## the AVX-512 kernels on a machine without AVX-512; needs libsimde-dev

@@ -201,7 +201,7 @@ def bound(state: se.State, known: se.Bitmap | None = None, values: str = "fp32")
 
 
 def summarise(rows: list[Row]) -> dict[str, dict[str, dict[str, float]]]:
-    """By model and stage. of_bound: values as they are; packed: the shortest message, and this meets rivals."""
+    """By model and stage. of_bound: values as they are; packed: the shortest message, which meets rivals."""
     summary: dict[str, dict[str, dict[str, float]]] = {}
     where = [(f"{row['model']}, {row['stage']}", str(row["density"])) for row in rows]
     for case, density in dict.fromkeys(where):

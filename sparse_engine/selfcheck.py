@@ -8,13 +8,15 @@ this one is for machines that have no tests.
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from kernels import bitmap as bitmaps
-from kernels import native, norm, pool, use_backend
+from kernels import mask_code, native, norm, number_code, pool, use_backend
 from kernels import sparse_conv as convolution
 from kernels.add_relu import add_relu
+from kernels.checksum import checksum
 from kernels.drift import drift
 from kernels.layout import Bitmap, Packed
 from kernels.masked_average import masked_average
@@ -82,6 +84,31 @@ def _bitmap_work() -> list[Tensor]:
     whole = _bitmap(0)
     indices = [*bitmaps.csr(matrix, ROWS), *bitmaps.transpose(matrix, ROWS)]
     return [whole.words, whole.offsets, bitmaps.to_mask(whole), *indices]
+
+
+def _checksum_work() -> list[Tensor]:
+    data = np.arange(1001).astype(np.uint8)
+    return [torch.tensor([checksum(data[:n], seed=n) >> 1 for n in (0, 3, 100, 1001)])]
+
+
+def _mask_code_work() -> list[Tensor]:
+    bitmap, known = _bitmap(1), _bitmap(2)
+    codes = [mask_code.encode(bitmap), mask_code.encode(bitmap, known)]
+    back = mask_code.decode(codes[1], bitmap.segments, mask_code.flips(bitmap, known), known)
+    return [*map(torch.from_numpy, codes), back.words]
+
+
+def _number_code_work() -> list[Tensor]:
+    found = []
+    for width, x in {
+        4: _floats(1000, 1),
+        2: _floats(1000, 2).half(),
+        1: _floats(1000, 3).to(torch.int8),
+    }.items():
+        code = number_code.encode(x.view(torch.uint8).numpy(), width)
+        assert code is not None
+        found += [torch.from_numpy(code), torch.from_numpy(number_code.decode(code, 1000, width))]
+    return found
 
 
 def _conv_work() -> list[Tensor]:
@@ -170,10 +197,13 @@ def _select_work() -> list[Tensor]:
 OPERATIONS: dict[str, Callable[[], list[Tensor]]] = {
     "add_relu": _add_relu_work,
     "bitmap": _bitmap_work,
+    "checksum": _checksum_work,
     "drift": _drift_work,
+    "mask_code": _mask_code_work,
     "masked_average": _average_work,
     "masked_sgd": _sgd_work,
     "norm": _norm_work,
+    "number_code": _number_code_work,
     "pack": _pack_work,
     "pool": _pool_work,
     "pqi": _pqi_work,
