@@ -8,7 +8,8 @@ import torch
 from kernels import memory, native
 
 pytestmark = pytest.mark.skipif(
-    not (native.isas() and native.extension().pooled()), reason="no pool: not built, or built for the sanitizer"
+    not (native.isas() and native.extension().pooled()),
+    reason="no pool: not built, or built for the sanitizer",
 )
 FLOAT = torch.zeros(())
 MIB = 1 << 18  # floats
