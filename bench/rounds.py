@@ -4,7 +4,8 @@ Both runs of a seed share data, partition, first weights and every random draw, 
 (and in who comes first), so that a slow moment of the machine hits both. Beyond rounding, only time differs:
 
     accuracy    after local training, mean over clients
-    train_s     seconds of local training, summed over clients;   wall_s   of the whole round, on `workers`
+    train_s     seconds of local training, summed over clients;   wall_s   of the whole round, on `workers`;
+    cpu_s       of the processor, in the whole round: less open to what else runs on the machine
 
 The curves agree within the spread of seeds where |mean sparse - mean dense| <= s, with s^2 the mean of the
 two variances over seeds. Seeds have partitions of their own, so s is wide: the paired difference (sparse less
@@ -19,7 +20,7 @@ from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ from fl.metrics import mean
 
 Row = dict[str, Any]
 KERNELS = ("sparse", "dense")
+TIMES = ("train_s", "wall_s", "cpu_s")
 PRESET, ROUNDS, SEEDS = "cifar10-small", 20, 3  # 25 minutes on two cores
 QUICK = ("num_clients=4", "topology.degree=2", "num_rounds=3", "training.epochs=1")
 
@@ -102,9 +104,9 @@ class _Contestant:
         self.executor.reports()
 
     def round(self, t: int) -> Row:
-        began = perf_counter()
+        began, processor = perf_counter(), process_time()
         result = self.algorithm.run_round(self.state, t, self.env)
-        seconds = perf_counter() - began
+        seconds, cpu_s = perf_counter() - began, process_time() - processor
         self.state = result.state
         reports = [*self.executor.reports().values()]
         return {
@@ -115,6 +117,7 @@ class _Contestant:
             "pruned": sum(result.columns.get("pruned", ())),
             "train_s": sum(report.train_s for report in reports),
             "wall_s": seconds,
+            "cpu_s": cpu_s,
         }
 
 
@@ -128,9 +131,7 @@ def _env(cfg: Config, setting: Setting, executor: Local) -> Env:
 def summarise(rows: Sequence[Row]) -> dict[str, Any]:
     """Of seeds that have all rounds."""
     seeds = values(rows, "seed")
-    times = {
-        key: {kernels: fmean(_of(rows, kernels, key)) for kernels in KERNELS} for key in ("train_s", "wall_s")
-    }
+    times = {key: {kernels: fmean(_of(rows, kernels, key)) for kernels in KERNELS} for key in TIMES}
     ratios = {key: [_ratio([row for row in rows if row["seed"] == s], key) for s in seeds] for key in times}
     return {
         "seeds": seeds,
@@ -186,7 +187,11 @@ def as_table(cfg: Config, summary: dict[str, Any]) -> dict[str, Any]:
     """For `bench table`."""
     sparse, dense, times = summary["sparse"], summary["dense"], summary["times_ours"]
     what = f"{cfg.name}: {cfg.num_clients} clients, {summary['rounds']} rounds, {len(summary['seeds'])} seeds"
-    names = {"train_s": "local training, s a round, summed over clients", "wall_s": "whole round, s"}
+    names = {
+        "train_s": "local training, s a round, summed over clients",
+        "wall_s": "whole round, s",
+        "cpu_s": "whole round, s of processor time",
+    }
     lines = [
         ["accuracy of the last round, %", *(_points(x["accuracy_last"]) for x in (sparse, dense)), ""],
         ["accuracy of the best round, %", *(_points(x["accuracy_best"]) for x in (sparse, dense)), ""],

@@ -1,10 +1,13 @@
-"""Where the time of a call goes: functions are watched while it runs, and put back afterwards."""
+"""Where the time of a call goes: functions are watched while it runs, and put back afterwards.
+
+Seconds are the processor's, not the clock's: on one thread, what others do on the machine counts less.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from statistics import median
-from time import perf_counter
+from time import process_time
 from typing import Any
 from unittest import mock
 
@@ -22,9 +25,9 @@ class Stopwatch:
         """Watches functions for one call: {part: (where the function is, its name)}; the rest is `other`."""
         seconds: dict[str, float] = defaultdict(float)
         with _watched(parts, seconds):
-            began = perf_counter()
+            began = process_time()
             yield
-            whole = perf_counter() - began
+            whole = process_time() - began
         self.calls.append(dict(seconds) | {"other": whole - sum(seconds.values())})
 
     def medians(self) -> dict[str, float]:
@@ -38,11 +41,11 @@ class Stopwatch:
 def _watched(parts: Parts, seconds: dict[str, float]) -> Iterator[None]:
     def watched(part: str, function: Callable) -> Callable:
         def call(*args: Any, **kwargs: Any) -> Any:
-            began = perf_counter()
+            began = process_time()
             try:
                 return function(*args, **kwargs)
             finally:
-                seconds[part] += perf_counter() - began
+                seconds[part] += process_time() - began
 
         return call
 

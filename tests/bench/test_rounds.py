@@ -27,7 +27,7 @@ def made(accuracies, times=None):
     times = times or {"sparse": 1.0, "dense": 1.0}
     return [
         {"seed": seed, "round": t, "kernels": kernels, "accuracy": value, "density": 0.5 - 0.1 * t,
-         "train_s": times[kernels], "wall_s": 2 * times[kernels]}
+         "train_s": times[kernels], "wall_s": 2 * times[kernels], "cpu_s": times[kernels]}
         for kernels, found in accuracies.items()
         for seed, curve in enumerate(found)
         for t, value in enumerate(curve)
@@ -74,7 +74,7 @@ def test_the_summary_by_hand():
     assert summary["dense"]["accuracy_best"] == pytest.approx({"mean": 0.3, "sd": 0.0})
     assert summary["sparse"]["density_last"] == pytest.approx(0.4)
     assert (summary["sparse"]["train_s"], summary["dense"]["wall_s"]) == (2.0, 10.0)
-    assert summary["times_ours"] == {"train_s": 2.5, "wall_s": 2.5}
+    assert summary["times_ours"] == {"train_s": 2.5, "wall_s": 2.5, "cpu_s": 2.5}
     assert summary["agreement"]["paired_difference"]["mean"] == pytest.approx(0)
 
 
