@@ -50,7 +50,7 @@ def look(pages: dict[str, tuple[str, int]], folder: Path) -> tuple[dict[str, dic
          "--no-first-run", "--hide-scrollbars", "--window-size=1400,1000", "--virtual-time-budget=20000",
          "--enable-logging=stderr", "--v=0", f"--user-data-dir={folder / 'profile'}",
          "--dump-dom", (folder / "frames.html").as_uri()],
-        capture_output=True, text=True, timeout=280,
+        capture_output=True, text=True, timeout=500,
     )  # fmt: skip
     told = [json.loads(html.unescape(x)) for x in re.findall(r'<pre class="told">(.*?)</pre>', done.stdout)]
     return {one["page"]: one for one in told}, [x for x in done.stderr.splitlines() if "CONSOLE" in x]

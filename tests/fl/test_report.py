@@ -312,6 +312,7 @@ def test_command_refuses(tmp_path):
 
 
 @needs_chromium
+@pytest.mark.timeout(600)  # seconds of work, but a browser may wait long for a busy machine
 def test_in_a_browser(tmp_path, run):
     resnet = [f"layer{i}.conv.weight" for i in range(22)]
     evil = make_run(
@@ -339,6 +340,7 @@ def test_in_a_browser(tmp_path, run):
 
 
 @needs_chromium
+@pytest.mark.timeout(600)  # seconds of work, but a browser may wait long for a busy machine
 def test_the_browser_would_tell(tmp_path, run):
     """The test above can fail: errors, loading, missing figures and wide pages are seen."""
     text = report.html(run)
