@@ -125,7 +125,8 @@ def _env(cfg: Config, setting: Setting, executor: Local) -> Env:
     given = cfg.topology.model_dump()
     graph = topology.make(given.pop("kind"), cfg.num_clients, seed=cfg.seed, **given)
     sizes = cfg.num_clients, cfg.num_rounds, cfg.seed
-    return Env(cfg.settings, *sizes, setting.initial, graph, executor, DeviceModel(**dict(cfg.devices)))
+    devices = DeviceModel(**dict(cfg.devices))
+    return Env(cfg.settings, *sizes, setting.initial, graph, executor, devices, cfg.messages)
 
 
 def summarise(rows: Sequence[Row]) -> dict[str, Any]:

@@ -105,6 +105,13 @@ class Topology(Section):
     """file with an edge list or adjacency matrix (edges)"""
 
 
+class Messages(Section):
+    values: Literal["fp32", "bf16", "fp16", "q8"] = "fp32"
+    """numbers in messages: exact, or in 16 or 8 bits, rounded"""
+    error_feedback: bool = True
+    """what a rounded message lost is added to the client's next one"""
+
+
 class Devices(Section):
     """The modelled devices (fl/devices.py): simulated time and energy, and who counts as fastest."""
 
@@ -154,6 +161,7 @@ class Config(Section):
     model: Model = Model()
     training: Training = Training()
     topology: Topology = Topology()
+    messages: Messages = Messages()
     devices: Devices = Devices()
     run: Run = Run()
 

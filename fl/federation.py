@@ -171,7 +171,8 @@ class _Run:
     def _env(self, executor: Local) -> Env:
         cfg, initial = self.cfg, self.setting.initial
         sizes = cfg.num_clients, cfg.num_rounds, cfg.seed
-        return Env(cfg.settings, *sizes, initial, self.topology, executor, DeviceModel(**dict(cfg.devices)))
+        devices = DeviceModel(**dict(cfg.devices))
+        return Env(cfg.settings, *sizes, initial, self.topology, executor, devices, cfg.messages)
 
     def _rounds(self, env: Env, executor: Local) -> None:
         saved = self.after.round

@@ -209,7 +209,7 @@ def summary_rows(summary: Record) -> list[Row]:
         ("test accuracy, last round", percent(ours["accuracy_last"]), "", ""),
         ("density, last round", f"{ours['density_last']:.3f}", "1", ""),
         ("prunings in rounds", prunings, "", ""),
-        _compared("bytes sent, at-rest form", size, ours["bytes_total"], ours["bytes_total_dense"]),
+        _compared("bytes sent", size, ours["bytes_total"], ours["bytes_total_dense"]),
         _compared("  as the paper counts", size, ours["bytes_total_paper"], ours["bytes_total_dense"]),
         _compared("training FLOP", _flop, ours["flop_total"], ours["flop_total_dense"]),
         _compared("local training, measured, all clients", duration, ours["train_s"], dense.get("train_s")),

@@ -10,7 +10,7 @@
     baseline/         a run directory of its own: the same run on dense kernels (`--baseline dense`)
     .lock             held while a process writes here
 
-`bytes_*` count messages in their at-rest form (bitmap, packed float32, the rest); `*_paper` count 4 byte a
+`bytes_*` count messages as they were written (fl/messages.py), one for every link; `*_paper` count 4 byte a
 stored value and no mask, as the paper does; `*_dense` are the same messages with every weight in them, 4 byte
 each. `sim_*` are modelled (fl/devices.py). What TIMING names is measured; all other keys are exact and the
 same for any number of workers. Shares are from 0 to 1. null: there was none.

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 import sparse_engine as se
 from fl import rng
 from fl.client import Worker
-from fl.config import Section
+from fl.config import Messages, Section
 from fl.devices import DeviceModel
+from fl.messages import Sent
 from fl.schedule import Floats, Schedule
 from fl.topology import Neighbours, Topology
 
@@ -51,6 +52,7 @@ class Env:
     topology: Topology
     executor: Mapper
     devices: DeviceModel
+    messages: Messages = Messages()
 
     def rng(self, purpose: str, t: int = 0, k: int = 0) -> np.random.Generator:
         return rng.stream(self.seed, purpose, t, k)
@@ -94,12 +96,12 @@ class Algorithm(Protocol):
     def run_round(self, state: Any, t: int, env: Env) -> Round: ...
 
 
-def message_sizes(models: Sequence[se.State]) -> Bytes:
-    """[models, 3]: bytes of the at-rest form; 4 byte a stored value, as the paper counts; 4 byte a weight."""
-    return np.array([_sizes(model) for model in models], dtype=np.int64).reshape(-1, 3)
+def message_sizes(messages: Sequence[Sent]) -> Bytes:
+    """[messages, 3]: their bytes; 4 byte a stored value, as the paper counts; 4 byte a weight."""
+    return np.array([_sizes(sent) for sent in messages], dtype=np.int64).reshape(-1, 3)
 
 
-def gossip(schedule: Schedule, before: Sequence[se.State], after: Sequence[se.State]) -> Traffic:
+def gossip(schedule: Schedule, before: Sequence[Sent], after: Sequence[Sent]) -> Traffic:
     """Every client receives one model from each neighbour: `after` this round where it waited for it."""
     old, new = message_sizes(before), message_sizes(after)
     up, down = np.zeros_like(old), np.zeros_like(old)
@@ -114,6 +116,6 @@ def _carry(links: Neighbours, sizes: Bytes, up: Bytes, down: Bytes) -> None:
     np.add.at(down, links.takers(), carried)
 
 
-def _sizes(model: se.State) -> tuple[int, int, int]:
-    other = model.rest.numel()
-    return model.nbytes, 4 * (model.bitmap.nnz + other), 4 * (model.bitmap.segments.numel + other)
+def _sizes(sent: Sent) -> tuple[int, int, int]:
+    bitmap, other = sent.model.bitmap, sent.model.rest.numel()
+    return sent.nbytes, 4 * (bitmap.nnz + other), 4 * (bitmap.segments.numel + other)

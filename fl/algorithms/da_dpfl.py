@@ -24,7 +24,8 @@ import sparse_engine as se
 from fl import schedule, voting
 from fl.algorithms.base import Env, Round, gossip
 from fl.client import Worker
-from fl.config import Count, NotNegative, Positive, Section, Share, Whole
+from fl.config import Count, Messages, NotNegative, Positive, Section, Share, Whole
+from fl.messages import Sent, send
 
 
 class PQI(Section):
@@ -84,17 +85,26 @@ class Config(Section):
 
 @dataclass(frozen=True)
 class Client:
-    model: se.State  # trained, then pruned: what is stored and sent, with the mask of its own
+    model: se.State  # trained, then pruned, with the mask of its own
     mask: se.Bitmap  # m^{t+1}: the next aggregation is on it
     first_mask: se.Bitmap  # m^0
     drift: float | None = None  # Delta of the last round
     first_drift: float | None = None
+    sent: Sent | None = None  # the message of that model
+
+    @property
+    def message(self) -> Sent:
+        """What neighbours get."""
+        return self.sent or Sent.exact(self.model)
 
 
 @dataclass(frozen=True)
 class State:
     clients: tuple[Client, ...]
     t_star: int | None = None
+
+
+_EXACT = Messages()
 
 
 class Inputs(NamedTuple):
@@ -106,9 +116,9 @@ class Inputs(NamedTuple):
 
 def init(env: Env) -> State:
     owners = range(1 if env.config.shared_initial_mask else env.num_clients)
-    masks = env.map(partial(first_mask, cfg=env.config), {k: env.initial.layout for k in owners})
-    firsts = [masks.get(k, masks[0]) for k in range(env.num_clients)]
-    return State(tuple(Client(env.initial.with_pattern(m), m, m) for m in firsts))
+    make = partial(first_client, cfg=env.config, messages=env.messages)
+    made = env.map(make, {k: env.initial for k in owners})
+    return State(tuple(made.get(k, made[0]) for k in range(env.num_clients)))
 
 
 def run_round(state: State, t: int, env: Env) -> Round:
@@ -119,7 +129,7 @@ def run_round(state: State, t: int, env: Env) -> Round:
     plan = schedule.plan(neighbours, reuse, max_wait, wait_rule=cfg.wait_rule, duration=env.durations(t))
     prune = t in voting.prune_rounds(state.t_star, env.num_rounds, b=cfg.b, c=cfg.c)
     fraction = se.rigl_fraction(t, env.num_rounds, cfg.alpha0)
-    update = partial(local_update, t=t, prune=prune, fraction=fraction, cfg=cfg)
+    update = partial(local_update, t=t, prune=prune, fraction=fraction, cfg=cfg, messages=env.messages)
 
     done: dict[int, Client] = {}
     for wave in plan.waves():
@@ -135,7 +145,7 @@ def run_round(state: State, t: int, env: Env) -> Round:
         State(clients, t_star),
         models=[client.model for client in clients],
         schedule=plan,
-        traffic=gossip(plan, [c.model for c in state.clients], [c.model for c in clients]),
+        traffic=gossip(plan, [c.message for c in state.clients], [c.message for c in clients]),
         facts={"t_star": t_star, "max_wait": max_wait},
         columns={
             "drift": [client.drift for client in clients],
@@ -148,14 +158,22 @@ def run_round(state: State, t: int, env: Env) -> Round:
 
 def inputs(turn: schedule.Turn, state: State, done: Mapping[int, Client]) -> Inputs:
     """Those waited for give this round's model, the others the last round's."""
-    models = {j: done[j].model for j in turn.wait_for} | {j: state.clients[j].model for j in turn.others}
-    return Inputs(state.clients[turn.client], [models[j] for j in sorted(models)])
+    givers = {j: done[j] for j in turn.wait_for} | {j: state.clients[j] for j in turn.others}
+    return Inputs(state.clients[turn.client], [givers[j].message.model for j in sorted(givers)])
 
 
 def local_update(
-    worker: Worker, k: int, given: Inputs, *, t: int, prune: bool, fraction: float, cfg: Config
+    worker: Worker,
+    k: int,
+    given: Inputs,
+    *,
+    t: int,
+    prune: bool,
+    fraction: float,
+    cfg: Config,
+    messages: Messages = _EXACT,
 ) -> Client:
-    """Aggregate, train, drift, prune, move the mask: lines 13 to 25 of Algorithm 1 for one client."""
+    """Aggregate, train, drift, prune, send, move the mask: lines 13 to 25 of Algorithm 1 for one client."""
     own = given.client
     start = se.average(own.model, given.neighbours, mask=own.mask)
     trained = worker.train(k, start, t)
@@ -167,13 +185,19 @@ def local_update(
         mask = worker.grow(k, model, t, fraction, batches=cfg.grow_batches)
     else:
         mask = se.rigl(model, None, fraction, grow="random", seed=worker.seed("grow", t, k)).bitmap
-    return Client(model, mask, own.first_mask, drift, drift if own.first_drift is None else own.first_drift)
+    first_drift = drift if own.first_drift is None else own.first_drift
+    sent = send(model, k, t, messages, own.sent)
+    return Client(model, mask, own.first_mask, drift, first_drift, sent)
 
 
-def first_mask(worker: Worker, k: int, layout: se.Layout, *, cfg: Config) -> se.Bitmap:
+def first_client(worker: Worker, k: int, initial: se.State, *, cfg: Config, messages: Messages) -> Client:
+    """w0 under a mask of its own."""
     masks = se.erk_masks if cfg.distribution == "erk" else se.uniform_masks
+    layout = initial.layout
     shapes = dict(zip(layout.names, layout.shapes, strict=True))
-    return layout.bitmap_of(masks(shapes, cfg.density, seed=worker.seed("first mask", k=k)))
+    mask = layout.bitmap_of(masks(shapes, cfg.density, seed=worker.seed("first mask", k=k)))
+    model = initial.with_pattern(mask)
+    return Client(model, mask, mask, sent=send(model, k, 0, messages))
 
 
 def vote(new: Client, old: Client, delta_pr: float) -> bool | None:

@@ -10,6 +10,7 @@ import sparse_engine as se
 from fl import algorithms, schedule, topology
 from fl.algorithms.base import Algorithm, Env, gossip, message_sizes
 from fl.devices import DeviceModel
+from fl.messages import Sent
 
 
 def test_every_file_but_base_is_an_algorithm():
@@ -43,13 +44,19 @@ def test_busiest_volumes_of_the_paper(name, classes, dense_mb, sparsity, sparse_
     layout = dense.layout
     shapes = dict(zip(layout.names, layout.shapes, strict=True))
     sparse = dense.with_pattern(layout.bitmap_of(se.uniform_masks(shapes, 1 - sparsity, seed=0)))
-    real, paper, whole = (10 * message_sizes([sparse])[0] / 2**20).tolist()
+    real, paper, whole = (10 * message_sizes([Sent.exact(sparse)])[0] / 2**20).tolist()
     assert whole == pytest.approx(dense_mb, abs=0.05)
     rest = 10 * 4 * dense.rest.numel() / 2**20
     assert paper == pytest.approx((1 - sparsity) * whole + sparsity * rest, rel=1e-4)
     assert paper == pytest.approx(sparse_mb + sparsity * rest, rel=0.015)  # its sparsities are rounded
-    assert real == pytest.approx(paper + 10 * layout.segments.numel / 8 / 2**20, rel=1e-3)
-    assert message_sizes([dense])[0].tolist()[1:] == [dense.nbytes - 8 * layout.segments.num_words] * 2
+    plain = 10 * len(se.wire.encode(sparse, pack=False)) / 2**20
+    bits = -sum(p * np.log2(p) for p in (sparsity, 1 - sparsity))
+    assert plain == pytest.approx(paper + 10 * bits * layout.segments.numel / 8 / 2**20, rel=1e-3)
+    assert real < 0.9 * plain  # exponents of weights have much in common
+    assert message_sizes([Sent(dense, 7)])[0].tolist() == [
+        7,
+        *[dense.nbytes - 8 * layout.segments.num_words] * 2,
+    ]
 
 
 def test_gossip_by_brute_force():
@@ -59,7 +66,7 @@ def test_gossip_by_brute_force():
     def a_model(density):
         bitmap = layout.bitmap_of({"w": torch.from_numpy(rng.random((10, 10)) < density)})
         empty = torch.empty(0)
-        return se.State(layout, bitmap, torch.zeros(bitmap.nnz), empty, empty.long())
+        return Sent.exact(se.State(layout, bitmap, torch.zeros(bitmap.nnz), empty, empty.long()))
 
     before, after = ([a_model(d) for d in rng.random(9)] for _ in range(2))
     plan = schedule.plan(topology.make("random", 9, degree=4).neighbours(0), rng.permutation(9), 2)

@@ -137,8 +137,9 @@ def test_a_round_by_hand():
 
     assert world.executor.waves == [[0], [1, 2]]
     assert (after.schedule.depth, after.schedule.parallelism) == (1, pytest.approx(1 / 3))
-    # a message: 8 byte of bitmap, 4 a value, 4 of bias: 20. 0 sends its new model twice, the others their old
-    assert after.traffic.up[:, 0].tolist() == after.traffic.down[:, 0].tolist() == [40, 40, 40]
+    # a message: 64 byte of header, 8 of mask, 4 a value, 4 of bias: 84. 0 sends its new one twice, the others
+    # their old ones
+    assert after.traffic.up[:, 0].tolist() == after.traffic.down[:, 0].tolist() == [168] * 3
     assert after.traffic.up[:, 1].tolist() == [24] * 3 and after.traffic.down[:, 2].tolist() == [40] * 3
 
 
@@ -146,10 +147,10 @@ def test_bytes_of_models_of_different_rounds():
     """In a line 0 - 1 - 2 with N = 1: 1 receives 0's new model and 2's old one, 2 receives 1's new one."""
     after = da_dpfl.run_round(three(), 1, env(kind="line"))
     assert [bits(c.model.bitmap) for c in after.state.clients] == ["1100", "0110", "1011"]
-    assert after.traffic.down[:, 0].tolist() == [20, 20 + 20, 20]
-    assert after.traffic.up[:, 0].tolist() == [20, 20 + 20, 20]
+    assert after.traffic.down[:, 0].tolist() == [84, 84 + 84, 84]
+    assert after.traffic.up[:, 0].tolist() == [84, 84 + 84, 84]
     again = da_dpfl.run_round(after.state, 2, env(kind="line"))  # 2 sends three values now
-    assert again.traffic.down[:, 0].tolist() == [20, 20 + 24, 20]
+    assert again.traffic.down[:, 0].tolist() == [84, 84 + 88, 84]
     assert again.traffic.up[:, 1].tolist() == [12, 24, 16]
 
 

@@ -9,10 +9,12 @@ from math import isclose
 import pytest
 import torch
 
+import sparse_engine as se
 from fl import checkpoint, config, federation, rundir, store
 from fl.checkpoint import CheckpointError
 from fl.config import ConfigError
 from fl.federation import Interrupted, Options
+from fl.messages import Sent
 from fl.progress import Listener
 from fl.rundir import CLIENTS, METRICS, RunDirError, read_jsonl
 
@@ -107,9 +109,10 @@ def test_any_number_of_workers_gives_the_same_bytes(whole, tiny, tmp_path, same_
     [
         ["training.kernels=dense", "num_rounds=2"],
         ["model.name=lenet5", "model.width=none", "data.size=28", "num_rounds=2"],
+        ["messages.values=q8", "num_rounds=3"],
     ],
 )
-def test_so_do_other_networks_and_kernels(tiny, tmp_path, same_results, changes):
+def test_so_do_other_networks_kernels_and_messages(tiny, tmp_path, same_results, changes):
     for workers in (1, 2):
         federation.start(tiny(*changes), tmp_path / str(workers), Options(workers=workers))
     same_results(tmp_path / "1", tmp_path / "2")
@@ -130,7 +133,7 @@ def test_topologies(tiny, tmp_path, kind):
     links = {"ring": 8, "line": 6, "star": 6, "grid": 8, "full": 12, "regular": 8, "edges": 4}[kind]
     clients = read_jsonl(tmp_path / "run" / CLIENTS)
     assert (
-        summary["bytes_total"] == links * summary["bytes_busiest"] // max(_degrees(kind))
+        summary["bytes_total_paper"] == links * summary["bytes_busiest_paper"] // max(_degrees(kind))
         and len(clients) == 4
     )
 
@@ -291,9 +294,10 @@ def test_restored_weights_are_the_weights(whole):
     cfg = config.load(path / "config.toml")
     from fl.algorithms import da_dpfl
 
-    types = {"State": da_dpfl.State, "Client": da_dpfl.Client}
+    types = {"State": da_dpfl.State, "Client": da_dpfl.Client, "Sent": Sent}
     state = store.put_together(found.state, found.tensors, types, federation.prepare(cfg).initial.layout)
     assert len(state.clients) == 4 and state.t_star == 1
     for client, line in zip(state.clients, read_jsonl(path / CLIENTS)[-4:], strict=True):
         assert client.model.density == line["density"] and client.drift == line["drift"]
         assert torch.isfinite(client.model.values).all()
+        assert client.sent.model is client.model and client.sent.nbytes == len(se.wire.encode(client.model))
