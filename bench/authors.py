@@ -42,7 +42,7 @@ from bench.stopwatch import Parts, Stopwatch
 from bench.timing import take_turns
 from fl.algorithms import da_dpfl
 from fl.client import Setting, Worker
-from fl.config import Training
+from fl.config import Messages, Training
 from fl.cost import Cost
 from fl.data import Dataset, Partition, evaluation_batches, load
 from fl.data.partition import Samples
@@ -169,13 +169,13 @@ class Ours:
             "drift": [(se, "drift")],
             "prune": [(se, "prune_pqi")],
             "growth scores, drop and grow": [(self.worker, "grow")],
+            "message": [(da_dpfl, "send")],
         }
 
     def round(self, prune: bool) -> da_dpfl.Client:
         fraction = se.rigl_fraction(0, ROUNDS, self.cfg.alpha0)
-        return da_dpfl.local_update(
-            self.worker, 0, self.given, t=0, prune=prune, fraction=fraction, cfg=self.cfg
-        )
+        how = {"t": 0, "prune": prune, "fraction": fraction, "cfg": self.cfg, "messages": Messages()}
+        return da_dpfl.local_update(self.worker, 0, self.given, **how)
 
     def outcome(self) -> Outcome:
         """The numbers of a round without pruning; not for timing."""

@@ -90,7 +90,7 @@ def test_a_pruning_round_of_ours_prunes(start):
     watch = Stopwatch()
     with watch.around(ours.parts):
         ours.round(prune=True)
-    names = {"aggregate", "train", "drift", "prune", "growth scores, drop and grow", "other"}
+    names = {"aggregate", "train", "drift", "prune", "growth scores, drop and grow", "message", "other"}
     assert set(watch.medians()) == names and all(s >= 0 for s in watch.medians().values())
 
 
