@@ -41,7 +41,10 @@ def run(
     executor: Annotated[str, typer.Option(help="where clients train: local")] = "local",
     workers: Annotated[int | None, typer.Option(help="clients at a time; default: one a core")] = None,
     baseline: Annotated[
-        str | None, typer.Option(help="dense: train the same clients with dense kernels too, and compare")
+        str | None,
+        typer.Option(
+            help="run once more and compare: dense (on dense kernels) or fp32 (with exact messages)"
+        ),
     ] = None,
     log: Annotated[str | None, typer.Option(help="tensorboard: curves as well")] = None,
 ) -> None:

@@ -29,6 +29,7 @@ from fl.rundir import (
     CHECKPOINT,
     CLIENTS,
     CONFIG,
+    EXACT,
     METRICS,
     PARTITION,
     SUMMARY,
@@ -75,18 +76,36 @@ def resume(path: Path | str, options: Options = _DEFAULT) -> Summary:
         return _Run(cfg, options).finish(run, _last_checkpoint(run, cfg, options.listener))
 
 
-def baseline(path: Path | str, options: Options = _DEFAULT) -> Summary:
-    """The finished run of `path` once more on dense kernels, in its folder `baseline`; started or resumed.
-    The summary of `path` then names both."""
-    cfg, below = config.load(Path(path) / CONFIG), Path(path) / BASELINE
-    if cfg.training.kernels == "dense":
-        raise config.ConfigError("training.kernels: expected sparse for a comparison with dense, got dense")
+class _Twin(NamedTuple):
+    """A run that differs in one setting: where it goes, and what of its summary goes into the other's."""
+
+    folder: str
+    key: str
+    value: str
+    told: tuple[str, ...]
+
+
+_ACCURACY = ("accuracy_best", "accuracy_last")
+TWINS = {
+    "dense": _Twin(BASELINE, "training.kernels", "dense", ("kernels", "wall_s", "train_s", *_ACCURACY)),
+    "fp32": _Twin(EXACT, "messages.values", "fp32", ("values", "bytes_total", *_ACCURACY)),
+}
+
+
+def baseline(path: Path | str, options: Options = _DEFAULT, against: str = "dense") -> Summary:
+    """The finished run of `path` once more, on dense kernels or with exact messages, in a folder of its own;
+    started or resumed. The summary of `path` then names both."""
+    cfg, twin = config.load(Path(path) / CONFIG), TWINS[against]
+    other = config.changed(cfg, [f"{twin.key}={twin.value}"])
+    if other == cfg:
+        raise config.ConfigError(f"{twin.key}: expected another for a comparison, got {twin.value}")
+    below = Path(path) / twin.folder
     if (below / CONFIG).exists():
         resume(below, options)
     else:
-        start(config.changed(cfg, ["training.kernels=dense"]), below, options)
+        start(other, below, options)
     with RunDir.open(path) as run:
-        summary = run.read_json(SUMMARY) | {"baseline": _baseline(run)}
+        summary = run.read_json(SUMMARY) | _twins(run)
         run.write_json(SUMMARY, summary)
     return summary
 
@@ -164,7 +183,7 @@ class _Run:
             torch.set_num_threads(threads)
         rounds = read_jsonl(run / METRICS)
         summary = metrics.summarise(self.cfg, rounds, self.options.num_workers, environment())
-        summary["baseline"] = _baseline(run)
+        summary |= _twins(run)
         run.write_json(SUMMARY, summary)
         return summary
 
@@ -238,12 +257,14 @@ def _last_checkpoint(run: RunDir, cfg: Config, listener: Listener) -> Checkpoint
     return found
 
 
-def _baseline(run: RunDir) -> dict[str, Any] | None:
-    """What a finished dense run in the folder `baseline` says."""
-    if not (run / BASELINE / SUMMARY).exists():
-        return None
-    dense = run.read_json(f"{BASELINE}/{SUMMARY}")
-    return {key: dense[key] for key in ("kernels", "wall_s", "train_s", "accuracy_best", "accuracy_last")}
+def _twins(run: RunDir) -> dict[str, dict[str, Any] | None]:
+    """What the finished runs beside this one say, by folder."""
+    found: dict[str, dict[str, Any] | None] = {}
+    for twin in TWINS.values():
+        there = (run / twin.folder / SUMMARY).exists()
+        summary = run.read_json(f"{twin.folder}/{SUMMARY}") if there else {}
+        found[twin.folder] = {key: summary[key] for key in twin.told} if there else None
+    return found
 
 
 def _shares(setting: Setting) -> dict[str, Any]:

@@ -109,6 +109,7 @@ def summarise(cfg: Config, rounds: Sequence[Record], workers: int, environment: 
         "num_clients": cfg.num_clients,
         "num_rounds": cfg.num_rounds,
         "kernels": cfg.training.kernels,
+        "values": cfg.messages.values,
         "accuracy_best": best["accuracy_mean"],
         "round_best": best["round"],
         "accuracy_last": last["accuracy_mean"],
@@ -123,7 +124,6 @@ def summarise(cfg: Config, rounds: Sequence[Record], workers: int, environment: 
         **{key: sum(r[key] for r in rounds) for key in ("sim_time_s", "sim_energy_j", "wall_s", "train_s")},
         "workers": workers,
         "environment": dict(environment),
-        "baseline": None,
     }
 
 

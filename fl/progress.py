@@ -207,6 +207,7 @@ def summary_rows(summary: Record) -> list[Row]:
     return [
         ("test accuracy, best round", best, "", ""),
         ("test accuracy, last round", percent(ours["accuracy_last"]), "", ""),
+        *_accuracy_cost(ours),
         ("density, last round", f"{ours['density_last']:.3f}", "1", ""),
         ("prunings in rounds", prunings, "", ""),
         _compared("bytes sent", size, ours["bytes_total"], ours["bytes_total_dense"]),
@@ -216,6 +217,21 @@ def summary_rows(summary: Record) -> list[Row]:
         _compared("wall time, measured", duration, ours["wall_s"], dense.get("wall_s")),
         ("time, modelled", duration(ours["sim_time_s"]), "", ""),
         ("energy, modelled", f"{ours['sim_energy_j']:,.4g} J", "", ""),
+    ]
+
+
+def _accuracy_cost(ours: Record) -> list[Row]:
+    """Of messages that are not exact: best round of the same run with exact ones, less that of this run."""
+    values = ours.get("values", "fp32")
+    if values == "fp32":
+        return []
+    name, exact = f"  what {values} messages cost", ours.get("exact")
+    if exact is None:
+        return [(name, "not measured (--baseline fp32)", "", "")]
+    points = 100 * (exact["accuracy_best"] - ours["accuracy_best"])
+    return [
+        (name, f"{points:+.2f} points", "", ""),
+        ("  accuracy with fp32", percent(exact["accuracy_best"]), "", ""),
     ]
 
 

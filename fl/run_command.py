@@ -47,8 +47,9 @@ class Arguments:
             raise ConfigError(f"--executor: expected one of {list(EXECUTORS)}, got {self.executor!r}")
         if self.workers is not None and self.workers < 1:
             raise ConfigError(f"--workers: expected at least 1, got {self.workers}")
-        if self.baseline not in (None, "dense"):
-            raise ConfigError(f"--baseline: expected dense, got {self.baseline!r}")
+        if self.baseline is not None and self.baseline not in federation.TWINS:
+            known = " or ".join(federation.TWINS)
+            raise ConfigError(f"--baseline: expected {known}, got {self.baseline!r}")
         if self.log is not None and self.log not in LOGS:
             raise ConfigError(f"--log: expected one of {list(LOGS)}, got {self.log!r}")
 
@@ -68,7 +69,7 @@ def run(console: Console, given: Arguments) -> int:
                 path = given.resume
                 summary = federation.resume(path, _options(console, given))
             if given.baseline is not None:
-                summary = federation.baseline(path, _options(console, given))
+                summary = federation.baseline(path, _options(console, given), given.baseline)
         _show(console, summary, path)
         return 0
     except ConfigError as wrong:
@@ -76,7 +77,7 @@ def run(console: Console, given: Arguments) -> int:
     except (RunDirError, CheckpointError, Diverged, OSError, RuntimeError) as wrong:
         return _failed(console, str(wrong), 1)
     except (Interrupted, KeyboardInterrupt):
-        again = f"sparsefl run --resume {path}" + (" --baseline dense" if given.baseline else "")
+        again = f"sparsefl run --resume {path}" + (f" --baseline {given.baseline}" if given.baseline else "")
         return _failed(console, f"stopped; continue with: {again}", INTERRUPTED)
 
 

@@ -8,6 +8,7 @@
     summary.json      written when the last round is done, see below
     report.html       written by fl/report.py
     baseline/         a run directory of its own: the same run on dense kernels (`--baseline dense`)
+    exact/            the same with exact messages (`--baseline fp32`)
     .lock             held while a process writes here
 
 `bytes_*` count messages as they were written (fl/messages.py), one for every link; `*_paper` count 4 byte a
@@ -53,13 +54,15 @@ clients.jsonl
 
 summary.json
     name, algorithm, seed, num_clients, num_rounds, kernels
+    values                      of messages: fp32, bf16, fp16 or q8
     accuracy_best, round_best, accuracy_last, accuracy_before_last, density_last, t_star, prune_rounds
     bytes_total, bytes_total_paper, bytes_total_dense, flop_total, flop_total_dense
     bytes_busiest, bytes_busiest_paper, bytes_busiest_dense     largest of all rounds
     sim_time_s, sim_energy_j    modelled, summed over rounds
     wall_s, train_s             measured, summed over rounds (TIMING)
     workers, environment        what it ran on
-    baseline                    null, or {kernels, wall_s, train_s, accuracy_best, accuracy_last}
+    baseline                    null, or of baseline/: kernels, wall_s, train_s, accuracy_best, accuracy_last
+    exact                       null, or of exact/: values, bytes_total, accuracy_best, accuracy_last
 """
 
 import contextlib
@@ -80,6 +83,7 @@ CHECKPOINT = "checkpoint"
 SUMMARY = "summary.json"
 REPORT = "report.html"
 BASELINE = "baseline"
+EXACT = "exact"
 
 
 class RunDirError(RuntimeError):

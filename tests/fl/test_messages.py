@@ -1,5 +1,7 @@
 """Messages of clients: what arrives, what it costs, and what a rounded one leaves for the next."""
 
+import json
+
 import pytest
 import torch
 from messages import same, state_of
@@ -7,9 +9,10 @@ from messages import same, state_of
 import sparse_engine as se
 from fl import federation
 from fl.client import Diverged, Worker
-from fl.config import Messages
+from fl.config import ConfigError, Messages
 from fl.federation import Options
 from fl.messages import Sent, send
+from fl.progress import summary_rows
 from fl.rundir import METRICS, read_jsonl
 
 
@@ -71,6 +74,26 @@ def test_runs_count_the_bytes_of_their_messages(runs):
     # Neighbours train on rounded models, so losses differ, and little.
     losses = [line["loss"] for line in first.values()]
     assert len(set(losses)) == 3 and max(losses) - min(losses) < 0.05 * max(losses)
+
+
+def test_a_run_says_what_its_messages_cost(runs):
+    path = runs["q8"]
+    before = json.loads((path / "summary.json").read_text())
+    assert before["values"] == "q8" and before["exact"] is None
+    assert ("  what q8 messages cost", "not measured (--baseline fp32)") in [
+        r[:2] for r in summary_rows(before)
+    ]
+    after = federation.baseline(path, Options(workers=1), "fp32")
+    exact = json.loads((runs["fp32"] / "summary.json").read_text())  # the same run
+    assert after["exact"] == {
+        key: exact[key] for key in ("values", "accuracy_best", "accuracy_last", "bytes_total")
+    }
+    assert json.loads((path / "summary.json").read_text()) == after
+    cost = 100 * (exact["accuracy_best"] - after["accuracy_best"])
+    assert ("  what q8 messages cost", f"{cost:+.2f} points") in [row[:2] for row in summary_rows(after)]
+    assert not any("cost" in row[0] for row in summary_rows(exact))
+    with pytest.raises(ConfigError, match="messages.values: expected another for a comparison, got fp32"):
+        federation.baseline(runs["fp32"], Options(workers=1), "fp32")
 
 
 def test_first_messages_by_hand(tiny, tmp_path):

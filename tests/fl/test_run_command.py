@@ -65,7 +65,7 @@ def test_resume_and_baseline(tiny_file, tmp_path):
         (["--resume", "x", "--out", "y"], 2, "expected --resume alone"),
         (["demo", "--executor", "cloud"], 2, "--executor: expected one of ['local'], got 'cloud'"),
         (["demo", "--workers", "0"], 2, "--workers: expected at least 1, got 0"),
-        (["demo", "--baseline", "sparse"], 2, "--baseline: expected dense, got 'sparse'"),
+        (["demo", "--baseline", "sparse"], 2, "--baseline: expected dense or fp32, got 'sparse'"),
         (["demo", "--log", "wandb"], 2, "--log: expected one of ['tensorboard'], got 'wandb'"),
         (["demo", "--set", "trainig.lr=1"], 2, "did you mean 'training'?"),
         (["dmeo"], 2, "did you mean 'demo'?"),
