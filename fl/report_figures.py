@@ -173,7 +173,7 @@ def depth(run: Recorded) -> Panel:
 def sent(run: Recorded) -> Panel:
     return Panel(
         "Bytes sent",
-        "By all clients in a round. Real: masks as bitmaps, stored weights, and what is never pruned.",
+        "By all clients in a round. Real: messages as they were written, with masks.",
         _bytes(run, "bytes_total"),
         _why(run, "no messages were counted."),
     )
