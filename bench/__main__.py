@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bench import cases, layers, models, ops, report, rounds, rounds_plot, wire
+from bench import cases, cost, layers, models, ops, report, rounds, rounds_plot, wire
 from bench.meta import meta
 from fl import config
 
@@ -26,6 +26,7 @@ def main(argv: list[str]) -> int:
     _models_arguments(commands.add_parser("models", help="whole training steps against dense PyTorch"))
     _join_arguments(commands.add_parser("join", help="result files of one benchmark, other cases, as one"))
     rounds.arguments(commands.add_parser("rounds", help="whole runs on sparse kernels and on dense ones"))
+    _cost_arguments(commands.add_parser("cost", help="the paper's volumes, and the bytes of real messages"))
     _wire_arguments(commands.add_parser("wire", help="messages: bytes against the bound, and GB/s"))
     _table_arguments(commands.add_parser("table", help="a result file as a Markdown table"))
     args = parser.parse_args(argv)
@@ -34,6 +35,7 @@ def main(argv: list[str]) -> int:
         "layers": _layers,
         "models": _models,
         "rounds": _rounds,
+        "cost": _cost,
         "wire": _wire,
         "join": _join,
         "table": _table,
@@ -127,6 +129,21 @@ def _rounds(args: argparse.Namespace) -> int:
     return 0
 
 
+def _cost_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here")
+    parser.add_argument("--quick", action="store_true", help="the last row only")
+
+
+def _cost(args: argparse.Namespace) -> int:
+    args.threads = 1
+    rows = list(_shown(cost.run(cost.PAPER[-1:] if args.quick else cost.PAPER)))
+    columns = {"model": "", "data": "", "sparsity": "", "implied": ".4f", "printed": ".1f", "paper": ".1f",
+               **{form: ".1f" for form in cost.FORMS}}  # fmt: skip
+    return _finish(
+        args, rows, columns, cost.summarise, 1, title="MB received by the busiest client in a round"
+    )
+
+
 def _wire_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here")
     parser.add_argument("--quick", action="store_true", help="one model and density, no RigL steps: a look")
@@ -144,7 +161,8 @@ def _wire(args: argparse.Namespace) -> int:
     rows = wire.run(names, densities, repeats=repeats, stages=not args.quick)
     columns = {"model": "", "density": "", "stage": "", "name": "", "bytes": ",", "of_bound": ".4f",
                "vs_dense": ".2f", "vs_csr": ".2f", "encode_gbps": ".2f", "decode_gbps": ".2f"}  # fmt: skip
-    return _finish(args, list(_shown(rows)), columns, wire.summarise, repeats)
+    title = "messages: bytes, over their bound, and times shorter than dense and CSR; GB/s of dense weights"
+    return _finish(args, list(_shown(rows)), columns, wire.summarise, repeats, title=title)
 
 
 def _shown(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -162,10 +180,11 @@ def _finish(
     columns: dict[str, str],
     summarise: Callable[[list[dict[str, Any]]], dict],
     repeats: int,
+    title: str = "times_ours: how many times our time",
     **more: Any,
 ) -> int:
     console = report.console()
-    report.show_rows(rows, columns, "times_ours: how many times our time", console)
+    report.show_rows(rows, columns, title, console)
     result = {"meta": meta(args.threads, repeats=repeats, **more), "rows": rows, "summary": summarise(rows)}
     console.print(report.markdown(result), markup=False, soft_wrap=True)
     if args.json:

@@ -3,7 +3,7 @@
     bound      the bytes of all numbers as they are (fp32: 4 each) + n H(density) bits a layer; for a receiver
                that has the mask before, the entropy of drops and grows in place of the latter
     of_bound   bytes / bound.   Packed values go below 1: the bound takes every bit of a float for random
-    GB/s       of dense weights, 4 byte a parameter, on one core
+    GB/s       of dense weights, 4 byte a parameter, by seconds of one processor core
 
 A network is sparsified at an ERK density, trained for a few steps, moved by RigL (a share dropped and grown
 by the real gradient) and trained again: `first` messages stand alone, `rigl a` are those after a step of
@@ -12,6 +12,7 @@ installed, on the dense tensors, on bitmap and values, and on these with the val
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from time import process_time
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,9 +111,10 @@ def _moved(net: nn.Module, state: se.State, share: float, images: Tensor, labels
 
 def _rows(case: Case, repeats: int) -> Iterator[Row]:
     state = case.state
-    contestants = [*_ours(state, case.known), *_zstd(state)]
-    encoding = take_turns({c.name: c.encode for c in contestants}, repeats=repeats, burst=1)
-    decoding = take_turns({c.name: c.decode for c in contestants}, repeats=repeats, burst=1)
+    contestants = [*_ours(state, case.known), *(_zstd(state) if case.known is None else ())]
+    how: dict[str, Any] = {"repeats": repeats, "burst": 1, "clock": process_time}
+    encoding = take_turns({c.name: c.encode for c in contestants}, **how)
+    decoding = take_turns({c.name: c.decode for c in contestants}, **how)
     dense = 4 * (state.bitmap.segments.numel + state.rest.numel())
     for c in contestants:
         nearest = bound(
