@@ -1,9 +1,9 @@
-"""`sparsefl bench cost`: megabytes that the busiest client receives in a round, by the paper's count and real.
+"""`sparsefl bench cost`: megabytes that the busiest client receives in a round: the paper's count, and real.
 
     printed   in the paper;   implied   the sparsity s that this volume says, 1 - printed / dense
     paper     10 models * 4 byte * entries * (1 - s) / 2^20, s as printed, with two digits
-    real      10 messages (se.wire) of a fresh network at ERK density 1 - implied, / 2^20:  values as they are,
-              packed (exact too), and in 16 bits
+    real      10 messages (se.wire) of a fresh network at ERK density 1 - implied, / 2^20: values as they
+              are, packed (exact too), and in 16 bits
 
 The paper counts no mask, and what is never pruned shrinks with the rest.
 """

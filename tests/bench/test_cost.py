@@ -7,7 +7,6 @@ import pytest
 from bench import __main__ as command
 from bench import cost
 
-
 ENTRIES = {"alexnet": 23_259_975 + 3 * 4097, "resnet18": 11_173_962, "vgg11": 9_277_284}
 
 
