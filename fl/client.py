@@ -1,8 +1,12 @@
 """A client's work, done by a worker. A client is only its compressed state and its samples; a worker owns a
 network, into which it loads one client after the other.
 
-    train   load, test, E epochs of SGD, test:   w <- w - eta (g + lambda w) on the mask,  eta = lr * decay^t
-    grow    the dense gradient of one batch, a layer at a time, moves the mask (RigL)
+    train      load, test, E epochs of SGD, test:   w <- w - eta (g + lambda w) on the mask,  eta = lr decay^t
+               pull:   w <- w - eta (g + lambda w + kappa (w - w'))                                  (Ditto)
+               rho:    g is taken at w + rho g / |g|                                                 (SAM)
+    gradient   of the mean loss over a client's samples, in the form of a model
+    grow       the dense gradient of one batch, a layer at a time, moves the mask (RigL)
+    test       how well a model does on a client's test samples
 
 What the worker sees on the way (accuracy, loss, operations, seconds) is collected in its Report, beside what
 the algorithm computes. Kernels are "sparse" (only stored weights are touched) or "dense" (plain torch with
@@ -12,8 +16,10 @@ masks): the same numbers up to rounding.
 import copy
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,6 +55,14 @@ class Report:
 
 
 @dataclass(frozen=True)
+class Pull:
+    """Training is drawn towards a model: the gradient of strength / 2 |w - model|^2 is added."""
+
+    model: se.State
+    strength: float
+
+
+@dataclass(frozen=True)
 class Setting:
     """What all workers of a run share, and none changes."""
 
@@ -76,26 +90,79 @@ class Worker:
         """A number for what takes a seed, from the stream of that name."""
         return int(rng.stream(self.setting.seed, purpose, t, k).integers(2**63))
 
-    def train(self, k: int, start: se.State, t: int) -> se.State:
-        """The model that local training in round t makes of `start`, in memory of its own."""
-        cfg, engine = self.setting.training, self._engine
+    def train(
+        self,
+        k: int,
+        start: se.State,
+        t: int,
+        *,
+        pull: Pull | None = None,
+        rho: float = 0.0,
+        part: str = "",
+        test: bool = True,
+        **changes: Any,
+    ) -> se.State:
+        """The model that local training in round t makes of `start`, in memory of its own.
+
+        `changes`: to the keys of the section `training`. `part` names a training of its own, with batches of
+        its own, where a client trains twice in a round. `test=False` reports no accuracy.
+        """
+        cfg, engine = _changed(self.setting.training, changes), self._engine
+        towards = self._parameters(pull.model.with_pattern(start.bitmap)) if pull else []
         engine.load(start)
-        self.report.accuracy_before = self._test(k)
-        self._prepare("dropout", t, k)
-        optimizer = engine.optimizer(learning_rate(cfg, t))
-        began = perf_counter()
+        before = self._test(k) if test else None
+        self._prepare(f"dropout{part}", t, k)
+        lr = learning_rate(cfg, t)
+        step, began = engine.optimizer(cfg, lr), perf_counter()
         losses, seen = 0.0, 0
-        for x, y in self._epochs(k, t):
+        for x, y in self._epochs(k, t, cfg, f"batches{part}"):
             loss = engine.backward(x, y)
-            optimizer()
+            if rho:
+                self._backward_uphill(x, y, rho)
+            with self._pulled(pull, towards, lr):
+                step()
             losses, seen = losses + len(y) * self._finite(loss, k, t), seen + len(y)
         self.report.train_s += perf_counter() - began
-        self.report.accuracy = self._test(k) if seen else self.report.accuracy_before
+        if test:
+            self.report.accuracy_before = before
+            self.report.accuracy = self._test(k) if seen else before
         self.report.loss = losses / seen if seen else None
-        self.report.samples = len(self.setting.partition.train.of(k))
-        self.report.flop += self.setting.cost.training(start, seen)
-        self.report.flop_dense += self.setting.cost.dense_training(seen)
+        self.report.samples = self.num_samples(k)
+        passes = 2 if rho else 1
+        self.report.flop += passes * self.setting.cost.training(start, seen)
+        self.report.flop_dense += passes * self.setting.cost.dense_training(seen)
         return engine.state()
+
+    def gradient(self, k: int, state: se.State, t: int, samples: int | None = None) -> se.State:
+        """The gradient of the mean loss where `state` stores entries, over all samples of the client or over
+        `samples` drawn in round t. Float buffers are 0."""
+        self._engine.load(state)
+        self._prepare("gradient dropout", t, k)
+        sums = [torch.zeros_like(p) for p in self._trained()]
+        losses, seen, began = 0.0, 0, perf_counter()
+        for x, y in self._samples(k, t, samples):
+            loss = self._engine.backward(x, y)
+            for total, p in zip(sums, self._trained(), strict=True):
+                assert p.grad is not None
+                total.add_(p.grad, alpha=len(y))
+            losses, seen = losses + len(y) * self._finite(loss, k, t), seen + len(y)
+        for total, p in zip(sums, self._trained(), strict=True):
+            p.data.copy_(total.div_(max(seen, 1)))
+        self.report.train_s += perf_counter() - began
+        self.report.loss = losses / seen if seen else None
+        self.report.samples = self.num_samples(k)
+        self.report.flop += self.setting.cost.training(state, seen)
+        self.report.flop_dense += self.setting.cost.dense_training(seen)
+        return self._without_buffers(self._engine.state())
+
+    def test(self, k: int, state: se.State) -> float | None:
+        """Accuracy of `state` on the client's own test samples; None where it has none."""
+        self._engine.load(state)
+        return self._test(k)
+
+    def num_samples(self, k: int) -> int:
+        """Training samples of client k."""
+        return len(self.setting.partition.train.of(k))
 
     def grow(self, k: int, state: se.State, t: int, fraction: float, batches: int = 1) -> se.Bitmap:
         """RigL's next pattern of `state`, grown by the gradient of a fresh batch (or `batches` at once)."""
@@ -107,8 +174,49 @@ class Worker:
         self.report.flop += self.setting.cost.dense_training(len(y))
         return growth.bitmap()
 
-    def _epochs(self, k: int, t: int) -> Iterator[tuple[Tensor, Tensor]]:
-        cfg, generator = self.setting.training, rng.stream(self.setting.seed, "batches", t, k)
+    def _trained(self) -> list[nn.Parameter]:
+        return [p for p in self._engine.net.parameters() if p.requires_grad]
+
+    def _parameters(self, state: se.State) -> list[Tensor]:
+        """Those of `state`, as the network has them."""
+        self._engine.load(state)
+        return [p.detach().clone() for p in self._trained()]
+
+    @contextmanager
+    def _pulled(self, pull: Pull | None, towards: list[Tensor], lr: float) -> Iterator[None]:
+        """The step inside, and then as far towards a model as the weights before it say."""
+        offsets = [p.detach() - w for p, w in zip(self._trained(), towards, strict=True)] if pull else []
+        yield
+        for p, offset in zip(self._trained(), offsets, strict=False):
+            assert pull is not None
+            p.data.sub_(offset, alpha=lr * pull.strength)
+
+    def _backward_uphill(self, x: Tensor, y: Tensor, rho: float) -> None:
+        """Gradients at w + rho g / |g| in place of those at w."""
+        trained = [p for p in self._trained() if p.grad is not None]
+        here = [p.detach().clone() for p in trained]
+        norm = torch.stack([p.grad.norm() for p in trained]).norm()  # type: ignore[union-attr]
+        for p in trained:
+            p.data.add_(p.grad, alpha=rho / (float(norm) + 1e-12))  # type: ignore[arg-type]
+        self._engine.backward(x, y)
+        for p, w in zip(trained, here, strict=True):
+            p.data.copy_(w)
+
+    def _without_buffers(self, state: se.State) -> se.State:
+        names = {name for name, _ in self.setting.network.named_parameters()}
+        for name, x in state.rest_tensors().items():
+            if name not in names:
+                x.zero_()
+        return state
+
+    def _samples(self, k: int, t: int, count: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+        """All of the client's training samples once, or `count` of them, batch by batch."""
+        generator = rng.stream(self.setting.seed, "gradient", t, k)
+        indices = generator.permutation(self.setting.partition.train.of(k))[:count]
+        return self._batches(indices, self.setting.training.batch_size, generator)
+
+    def _epochs(self, k: int, t: int, cfg: config.Training, purpose: str) -> Iterator[tuple[Tensor, Tensor]]:
+        generator = rng.stream(self.setting.seed, purpose, t, k)
         indices = self.setting.partition.train.of(k)
         for _ in range(cfg.epochs):
             for batch in self._batches(indices, cfg.batch_size, generator):
@@ -150,6 +258,13 @@ class Worker:
         return value
 
 
+def _changed(cfg: config.Training, changes: dict[str, Any]) -> config.Training:
+    unknown = sorted(changes.keys() - type(cfg).model_fields.keys())
+    if unknown:
+        raise ValueError(f"expected keys of training, got {unknown}")
+    return cfg.model_copy(update=changes) if changes else cfg
+
+
 def learning_rate(cfg: config.Training, t: int) -> float:
     return cfg.lr * cfg.lr_decay**t
 
@@ -158,7 +273,7 @@ class _Sparse:
     """Only stored weights are touched."""
 
     def __init__(self, setting: Setting) -> None:
-        self.cfg, self.exempt = setting.training, setting.exempt
+        self.exempt = setting.exempt
         self.net = se.sparsify(setting.network, masks={}, exempt=setting.exempt)
 
     def load(self, state: se.State) -> None:
@@ -167,8 +282,7 @@ class _Sparse:
     def state(self) -> se.State:
         return se.compress(self.net, exempt=self.exempt)
 
-    def optimizer(self, lr: float) -> Callable[[], object]:
-        cfg = self.cfg
+    def optimizer(self, cfg: config.Training, lr: float) -> Callable[[], object]:
         return se.SparseSGD(self.net, lr, cfg.momentum, cfg.weight_decay, max_norm=cfg.max_norm).step
 
     def backward(self, x: Tensor, y: Tensor) -> Tensor:
@@ -188,7 +302,7 @@ class _Dense:
     """Plain torch: dense weights, zeros outside the mask, gradients multiplied by it."""
 
     def __init__(self, setting: Setting) -> None:
-        self.cfg, self.exempt = setting.training, setting.exempt
+        self.exempt = setting.exempt
         self.net = copy.deepcopy(setting.network)
         self.masks: dict[str, Tensor] = {}
 
@@ -199,8 +313,8 @@ class _Dense:
     def state(self) -> se.State:
         return se.compress(self.net, self.masks, exempt=self.exempt)
 
-    def optimizer(self, lr: float) -> Callable[[], object]:
-        cfg, parameters = self.cfg, [*self.net.parameters()]
+    def optimizer(self, cfg: config.Training, lr: float) -> Callable[[], object]:
+        parameters = [*self.net.parameters()]
         sgd = torch.optim.SGD(parameters, lr, momentum=cfg.momentum, weight_decay=cfg.weight_decay)
 
         def step() -> None:

@@ -7,6 +7,7 @@ Knows no client and no round. `import sparse_engine as se` is meant to be enough
 from kernels import use_threads
 from kernels.layout import Bitmap
 from sparse_engine import models, wire
+from sparse_engine.arithmetic import combine, zeros
 from sparse_engine.averaging import average, drift
 from sparse_engine.flops import Flops, count_flops, training_flops
 from sparse_engine.growing import Growth, rigl, rigl_fraction
@@ -31,6 +32,7 @@ __all__ = [
     "SparseTensor",
     "State",
     "average",
+    "combine",
     "compress",
     "count_flops",
     "dense_gradients",
@@ -52,4 +54,5 @@ __all__ = [
     "uniform_masks",
     "use_threads",
     "wire",
+    "zeros",
 ]

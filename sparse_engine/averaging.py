@@ -22,9 +22,9 @@ def average(own: State, neighbours: Iterable[State], mask: Bitmap | State | None
     """The mean of `own` and `neighbours` on `mask` (default: own's pattern), in memory of its own."""
     models = [own, *neighbours]
     for j, model in enumerate(models[1:]):
-        _same_layout(own, model, f"neighbours[{j}]")
+        same_layout(own, model, f"neighbours[{j}]")
     if isinstance(mask, State):
-        _same_layout(own, mask, "mask")
+        same_layout(own, mask, "mask")
         mask = mask.bitmap
     bitmap = own.bitmap if mask is None else mask
     rest = own.rest.clone()
@@ -41,14 +41,15 @@ def average(own: State, neighbours: Iterable[State], mask: Bitmap | State | None
 
 def drift(a: State, b: State, squared: bool = False) -> float:
     """How far a is from b. An entry that is not stored counts as 0, an integer buffer not at all."""
-    _same_layout(a, b, "b")
+    same_layout(a, b, "b")
     ours, theirs = a.rest_tensors(), b.rest_tensors()
     rest = [(ours[e.name].double() - theirs[e.name].double()).norm() for e in a.layout.floats]
     norms = torch.cat([drift_of_weights(a.packed, b.packed), torch.tensor(rest, dtype=torch.float64)])
     return float(norms.square().sum() if squared else norms.sum())
 
 
-def _same_layout(own: State, other: State, name: str) -> None:
+def same_layout(own: State, other: State, name: str) -> None:
+    """Raises where `other` is a model of another network."""
     differences = own.layout.differences(other.layout)
     if differences:
         raise ValueError(f"expected states of one layout, got {name} with " + "; ".join(differences))

@@ -24,7 +24,7 @@ from fl.client import Worker
 from fl.config import Messages, Section
 from fl.devices import DeviceModel
 from fl.messages import Sent
-from fl.schedule import Floats, Schedule
+from fl.schedule import Floats, Schedule, plan
 from fl.topology import Neighbours, Topology
 
 Task = TypeVar("Task")
@@ -101,11 +101,22 @@ def message_sizes(messages: Sequence[Sent]) -> Bytes:
     return np.array([_sizes(sent) for sent in messages], dtype=np.int64).reshape(-1, 3)
 
 
+def together(env: Env, t: int, neighbours: Neighbours) -> Schedule:
+    """A round in which nobody waits for anybody."""
+    return plan(neighbours, np.arange(env.num_clients), 0, duration=env.durations(t))
+
+
+def exchange(neighbours: Neighbours, sizes: Bytes) -> Traffic:
+    """Every client receives one message from each neighbour; `sizes` as `message_sizes` has them."""
+    up, down = np.zeros_like(sizes), np.zeros_like(sizes)
+    _carry(neighbours, sizes, up, down)
+    return Traffic(up, down)
+
+
 def gossip(schedule: Schedule, before: Sequence[Sent], after: Sequence[Sent]) -> Traffic:
     """Every client receives one model from each neighbour: `after` this round where it waited for it."""
     old, new = message_sizes(before), message_sizes(after)
-    up, down = np.zeros_like(old), np.zeros_like(old)
-    _carry(schedule.neighbours, old, up, down)
+    up, down = exchange(schedule.neighbours, old)
     _carry(schedule.wait, new - old, up, down)
     return Traffic(up, down)
 

@@ -1,5 +1,6 @@
 """A worker: its training is SGD on the mask, sparse and dense kernels agree, and what it saw is reported."""
 
+import copy
 import math
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 
 import sparse_engine as se
 from fl import federation, rng
-from fl.client import Diverged, Stopped, Worker, learning_rate
+from fl.client import Diverged, Pull, Report, Stopped, Worker, learning_rate
 from fl.data import batches, evaluation_batches
 
 
@@ -26,24 +27,47 @@ def masked(worker, density=0.4):
     return worker.initial.with_pattern(layout.bitmap_of(se.uniform_masks(shapes, density, seed=1)))
 
 
-def by_hand(worker, k, start, t):
+def by_hand(worker, k, start, t, pull=None, rho=0.0, part="", **changes):
     """Masked SGD in plain float64 torch: mask the gradient, decay everything."""
-    setting, cfg = worker.setting, worker.setting.training
-    net = se.load(se.to_dense(worker._engine.net), start).double().train()
-    masks, generator = se.masks(start), rng.stream(setting.seed, "batches", t, k)
+    setting, cfg = worker.setting, worker.setting.training.model_copy(update=changes)
+    net = dense(worker, start)
+    masks, generator = se.masks(start), rng.stream(setting.seed, f"batches{part}", t, k)
+    towards = dict(dense(worker, pull.model if pull else start).named_parameters())
     u = {name: torch.zeros_like(p) for name, p in net.named_parameters()}
     for _ in range(cfg.epochs):
         for x, y in batches(setting.data, setting.partition.train.of(k), cfg.batch_size, generator):
-            net.zero_grad()
-            F.cross_entropy(net(x.double()), y).backward()
-            grads = {n: p.grad * masks[n] if n in masks else p.grad for n, p in net.named_parameters()}
+            grads = masked_gradients(net, masks, x, y)
+            if rho:
+                uphill, norm = copy.deepcopy(net), torch.sqrt(sum(g.square().sum() for g in grads.values()))
+                for name, p in uphill.named_parameters():
+                    p.data += rho * grads[name] / norm
+                grads = masked_gradients(uphill, masks, x, y)
             norm = torch.sqrt(sum(g.square().sum() for g in grads.values()))
             scale = min(1.0, cfg.max_norm / float(norm)) if cfg.max_norm else 1.0
             with torch.no_grad():
                 for name, p in net.named_parameters():
                     u[name].mul_(cfg.momentum).add_(scale * grads[name] + cfg.weight_decay * p)
-                    p.sub_(cfg.lr * cfg.lr_decay**t * u[name])
+                    drawn = pull.strength * (p - towards[name]) * masks.get(name, 1) if pull else 0
+                    p.sub_(cfg.lr * cfg.lr_decay**t * (u[name] + drawn))
     return net
+
+
+def dense(worker, state):
+    return se.load(se.to_dense(worker._engine.net), state).double().train()
+
+
+def masked_gradients(net, masks, x, y):
+    net.zero_grad()
+    F.cross_entropy(net(x.double()), y).backward()
+    return {n: p.grad * masks[n] if n in masks else p.grad for n, p in net.named_parameters()}
+
+
+def assert_is(state, net, rtol=1e-3, atol=1e-5):
+    wanted = dict(net.named_parameters())
+    for name in state.layout.names:
+        assert torch.allclose(state.tensor(name).to_dense().double(), wanted[name], rtol=rtol, atol=atol)
+    for name, x in state.rest_tensors().items():
+        assert torch.allclose(x.double(), wanted[name], rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("kernels", ["sparse", "dense"])
@@ -63,6 +87,79 @@ def test_training_is_sgd_on_the_mask(make, kernels, changes):
         assert torch.allclose(x.double(), wanted[name], rtol=1e-3, atol=1e-5)
     assert torch.equal(start.values, before.values) and torch.equal(start.rest, before.rest)
     assert not torch.equal(trained.values, start.values)
+
+
+@pytest.mark.parametrize("kernels", ["sparse", "dense"])
+def test_ways_of_training(make, kernels):
+    worker = make(f"training.kernels={kernels}")
+    start = masked(worker)
+    other = start.with_values(start.values + 0.1)
+    ways = [
+        {"pull": Pull(other, 0.5), "epochs": 2, "part": " personal"},
+        {"pull": Pull(masked(worker, 0.7), 2.0), "max_norm": 0.5},
+        {"rho": 0.2, "momentum": 0.9, "weight_decay": 1e-3},
+    ]
+    results = [worker.train(1, start, 3, **way) for way in ways]
+    for way, trained in zip(ways, results, strict=True):
+        assert_is(trained, by_hand(worker, 1, start, 3, **way))
+    plain = worker.train(1, start, 3)
+    assert all(float((x.values - plain.values).abs().max()) > 1e-3 for x in results)
+
+
+def test_no_pull_and_no_climb_is_plain_training(make):
+    worker = make()
+    start = masked(worker)
+    plain = worker.train(1, start, 3)
+    assert torch.equal(
+        worker.train(1, start, 3, pull=Pull(worker.initial, 0.0), rho=0.0).values, plain.values
+    )
+
+
+def test_climbing_costs_a_second_pass_and_untested_training_reports_no_accuracy(make):
+    worker = make()
+    worker.train(1, worker.initial, 0)
+    once = worker.report.flop
+    worker.report = Report()
+    worker.train(1, worker.initial, 0, rho=0.1, test=False)
+    assert worker.report.flop == worker.report.flop_dense == 2 * once
+    assert worker.report.accuracy is None and worker.report.accuracy_before is None
+
+
+def test_unknown_changes_are_refused(make):
+    with pytest.raises(ValueError, match=r"expected keys of training, got \['moment'\]"):
+        make().train(0, make().initial, 0, moment=0.9)
+
+
+@pytest.mark.parametrize("kernels", ["sparse", "dense"])
+def test_gradient_is_of_the_mean_loss_over_all_samples(make, kernels):
+    worker = make(f"training.kernels={kernels}", "training.batch_size=7")
+    state = masked(worker)
+    found = worker.gradient(1, state, 0)
+    setting = worker.setting
+    part = setting.data.train.take(setting.partition.train.of(1))
+    (x, y), *more = batches(
+        setting.data, setting.partition.train.of(1), len(part.labels), rng.stream(0, "any"), augment=False
+    )
+    assert not more and len(y) % 7
+    net = dense(worker, state)
+    gradients = masked_gradients(net, se.masks(state), x, y)
+    for name, p in net.named_parameters():
+        p.data = gradients[name]
+    assert_is(found, net, atol=1e-6)
+    assert torch.equal(found.bitmap.words, state.bitmap.words)
+    assert worker.report.flop == setting.cost.training(state, len(y))
+
+
+def test_gradient_of_some_samples_differs_by_round(make):
+    worker = make()
+    first, again, other = (worker.gradient(0, worker.initial, t, samples=5) for t in (0, 0, 1))
+    assert torch.equal(first.values, again.values) and not torch.equal(first.values, other.values)
+
+
+def test_testing_a_model_that_is_not_trained(make):
+    worker = make()
+    worker.train(1, worker.initial, 0)
+    assert worker.test(1, worker.initial) == worker.report.accuracy_before
 
 
 def test_kernels_agree_on_a_network_with_norms_shortcuts_and_buffers(make):

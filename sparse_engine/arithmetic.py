@@ -1,0 +1,37 @@
+"""Sums of models that store the same entries: mixing, differences, gradient steps.
+
+combine([a, b], [1, -1]) = a - b            on values and rest;  integer buffers are those of the first
+zeros(a)                                    the same pattern, every number 0
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from sparse_engine.averaging import same_layout
+from sparse_engine.state import State
+
+
+def combine(states: Sequence[State], weights: Sequence[float]) -> State:
+    """sum_i weights[i] states[i], in the order given, in float32, in memory of its own."""
+    if not states or len(states) != len(weights):
+        raise ValueError(
+            f"expected a weight for each of at least one state, got {len(states)}, {len(weights)}"
+        )
+    first = states[0]
+    for i, state in enumerate(states):
+        same_layout(first, state, f"states[{i}]")
+        if state.bitmap is not first.bitmap and not torch.equal(state.bitmap.words, first.bitmap.words):
+            raise ValueError(f"expected states with one pattern, got another in states[{i}]")
+    values, rest = first.values * weights[0], first.rest * weights[0]
+    for state, weight in zip(states[1:], weights[1:], strict=True):
+        values.add_(state.values, alpha=weight)
+        rest.add_(state.rest, alpha=weight)
+    return replace(first, values=values, rest=rest, integers=first.integers.clone())
+
+
+def zeros(like: State) -> State:
+    """A model of zeros, stored where `like` stores entries."""
+    values, rest, integers = (torch.zeros_like(x) for x in (like.values, like.rest, like.integers))
+    return replace(like, values=values, rest=rest, integers=integers)
