@@ -43,6 +43,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "fp32": {},
     "bf16": {"values": "bf16"},
     "fp16": {"values": "fp16"},
+    "q16": {"values": "q16"},
     "q8": {"values": "q8"},
 }
 ALONE = ("bitmap", "entropy", "zstd dense", "zstd sparse", "zstd planes")  # use no mask of the receiver's

@@ -106,7 +106,7 @@ class Topology(Section):
 
 
 class Messages(Section):
-    values: Literal["fp32", "bf16", "fp16", "q8"] = "fp32"
+    values: Literal["fp32", "bf16", "fp16", "q16", "q8"] = "fp32"
     """numbers in messages: exact, or in 16 or 8 bits, rounded"""
     error_feedback: bool = True
     """what a rounded message lost is added to the client's next one"""

@@ -1,8 +1,8 @@
 """What clients send each other: models as messages (sparse_engine.wire), as if between machines.
 
-    fp32               neighbours get the model itself
-    bf16, fp16, q8     they get what is left of it; with `error_feedback`, what a message lost is added to the
-                       client's next one
+    fp32                    neighbours get the model itself
+    bf16, fp16, q16, q8     they get what is left of it; with `error_feedback`, what a message lost is added
+                            to the client's next one
 
 A client writes one message a round, and everybody who takes its model gets that one. Nobody is taken to keep
 the masks of others, so masks travel whole.

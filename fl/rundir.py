@@ -54,7 +54,7 @@ clients.jsonl
 
 summary.json
     name, algorithm, seed, num_clients, num_rounds, kernels
-    values                      of messages: fp32, bf16, fp16 or q8
+    values                      of messages: fp32, bf16, fp16, q16 or q8
     accuracy_best, round_best, accuracy_last, accuracy_before_last, density_last, t_star, prune_rounds
     bytes_total, bytes_total_paper, bytes_total_dense, flop_total, flop_total_dense
     bytes_busiest, bytes_busiest_paper, bytes_busiest_dense     largest of all rounds

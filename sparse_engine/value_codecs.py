@@ -1,12 +1,13 @@
-"""How numbers travel: exactly, in 16 bits, or in 8 with a scale for every 256 of them.
+"""How numbers travel: exactly, in 16 bits, in 8 with a scale for every 256 of them, or in 16 with one scale.
 
     fp32   4 byte        exact
     bf16   2             3 digits, the range of fp32
     fp16   2             4 digits up to 65504, fewer below 6e-5
     q8     1 + 1 / 64    v = s c,  c = round(v / s) from -127 to 127,  s = max |v| / 127 of 256 in a row
+    q16    2             v = s c,  c = round(v / s) from -32767 to 32767,  s = max |v| / 32767 of all
 
-`pack` then takes out what their exponents have in common (kernels.number_code), which loses nothing; of q8 it
-packs the codes. `encode` refuses what does not fit, `decode` what is not finite. Little-endian.
+`pack` then takes out what their exponents have in common (kernels.number_code), which loses nothing; of q8
+and q16 it packs the codes. `encode` refuses what does not fit, `decode` what is not finite. Little-endian.
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from torch import Tensor
 from kernels import number_code
 
 Bytes = NDArray[np.uint8]
-BLOCK, LARGEST = 256, 127
+BLOCK = 256  # numbers that share a scale
 
 
 @dataclass(frozen=True)
@@ -47,31 +48,44 @@ class Plain:
 
 @dataclass(frozen=True)
 class Scaled:
-    """Scales (float32), then codes (int8). A block whose scale would be 0 is all 0."""
+    """Scales (float32), then codes. Numbers whose scale would be 0 are all 0."""
 
-    width = 1
+    dtype: torch.dtype
+    block: int | None  # how many numbers share a scale; None: all
+
+    @property
+    def width(self) -> int:
+        return self.dtype.itemsize
+
+    @property
+    def largest(self) -> int:
+        """Of the codes; the least is its opposite."""
+        return torch.iinfo(self.dtype).max
 
     def size(self, n: int) -> int:
-        return self.head(n) + n
+        return self.head(n) + n * self.width
 
     def head(self, n: int) -> int:
         """Bytes of the scales."""
-        return 4 * -(-n // BLOCK)
+        return 4 * -(-n // self._block(n))
 
     def encode(self, x: Tensor) -> Bytes:
-        blocks = _blocks(x)
-        scales = blocks.abs().amax(1, keepdim=True) / LARGEST
-        _finite(scales * LARGEST, "that fit into q8")
-        codes = (blocks / scales.where(scales > 0, torch.inf)).round_().clamp_(-LARGEST, LARGEST)
-        flat = codes.to(torch.int8).view(-1)[: x.numel()]
+        blocks, top = _blocks(x, self._block(x.numel())), self.largest
+        scales = blocks.abs().amax(1, keepdim=True) / top
+        _finite(scales * top, f"that fit into {self.width} byte and a scale")
+        codes = (blocks / scales.where(scales > 0, torch.inf)).round_().clamp_(-top, top)
+        flat = codes.to(self.dtype).view(-1)[: x.numel()]
         return np.concatenate([as_bytes(scales.view(-1)), as_bytes(flat)])
 
     def decode(self, data: Bytes, n: int) -> Tensor:
-        split = self.head(n)
-        scales, codes = from_bytes(data[:split], torch.float32), from_bytes(data[split:], torch.int8)
-        if (_finite(scales) < 0).any() or (codes < -LARGEST).any():
-            raise ValueError(f"expected scales from 0 and codes from {-LARGEST}, got smaller ones")
-        return _finite((_blocks(codes.float()) * scales[:, None]).view(-1)[:n].contiguous())
+        split, top = self.head(n), self.largest
+        scales, codes = from_bytes(data[:split], torch.float32), from_bytes(data[split:], self.dtype)
+        if (_finite(scales) < 0).any() or (codes < -top).any():
+            raise ValueError(f"expected scales from 0 and codes from {-top}, got smaller ones")
+        return _finite((_blocks(codes.float(), self._block(n)) * scales[:, None]).view(-1)[:n].contiguous())
+
+    def _block(self, n: int) -> int:
+        return self.block or max(n, 1)
 
 
 Codec = Plain | Scaled
@@ -79,7 +93,8 @@ CODECS: dict[str, Codec] = {
     "fp32": Plain(torch.float32),
     "bf16": Plain(torch.bfloat16),
     "fp16": Plain(torch.float16),
-    "q8": Scaled(),
+    "q8": Scaled(torch.int8, BLOCK),
+    "q16": Scaled(torch.int16, None),
 }
 
 
@@ -108,10 +123,10 @@ def from_bytes(data: Bytes, dtype: torch.dtype) -> Tensor:
     return x
 
 
-def _blocks(x: Tensor) -> Tensor:
-    """[ceil(n / BLOCK), BLOCK], filled with zeros."""
-    missing = -x.numel() % BLOCK
-    return torch.nn.functional.pad(x, (0, missing)).view(-1, BLOCK) if missing else x.view(-1, BLOCK)
+def _blocks(x: Tensor, size: int) -> Tensor:
+    """[ceil(n / size), size], filled with zeros."""
+    missing = -x.numel() % size
+    return torch.nn.functional.pad(x, (0, missing)).view(-1, size) if missing else x.view(-1, size)
 
 
 def _finite(x: Tensor, which: str = "") -> Tensor:

@@ -4,7 +4,7 @@
      0     4   magic "SPFL"
      4     2   version, 1
      6     1   mask codec:   0 bitmap   1 entropy   2 difference   3 known
-     7     1   value codec:  0 fp32     1 bf16      2 fp16         3 q8;         + 128: packed
+     7     1   value codec:  0 fp32     1 bf16      2 fp16         3 q8     4 q16;    + 128: packed
      8     8   checksum: XXH64 of bytes 16 to 63, then of each section; the seed of the first is bytes 0 to 7,
                of every other the checksum before
     16     8   fingerprint of the model: names, shapes and dtypes
@@ -18,9 +18,9 @@
      .     .   rest      the other float tensors as float32; integers as int64
 
 Little-endian, nothing between, nothing after. A message has one form: what `decode` accepts, `encode` writes
-(but for the scales of q8). A receiver takes all sizes from its own model and compares, before it allocates
-anything; so what a message costs is bounded by the receiver's model, whatever the sender claims. The checksum
-finds damage; it does not say who wrote a message.
+(but for the scales of q8 and q16). A receiver takes all sizes from its own model and compares, before it
+allocates anything; so what a message costs is bounded by the receiver's model, whatever the sender claims.
+The checksum finds damage; it does not say who wrote a message.
 """
 
 import json
@@ -45,8 +45,8 @@ from sparse_engine.state import Layout, State
 from sparse_engine.value_codecs import Bytes, as_bytes, from_bytes
 
 MAGIC, VERSION = b"SPFL", 1
-Values = Literal["fp32", "bf16", "fp16", "q8"]
-VALUES: tuple[Values, ...] = ("fp32", "bf16", "fp16", "q8")
+Values = Literal["fp32", "bf16", "fp16", "q8", "q16"]
+VALUES: tuple[Values, ...] = ("fp32", "bf16", "fp16", "q8", "q16")
 MASKS, PACKED = mask_codecs.CODECS, 128
 _HEADER = Struct("<4sHBBQQQIIQQQ")
 _CPU = torch.device("cpu")

@@ -107,12 +107,12 @@ def run(count: int, seed: int = 0) -> Counter:
 
 
 def as_written(state, blob: bytes, known) -> bool:
-    """Whether `encode` writes this message of this state; scales of q8 are the sender's choice."""
+    """Whether `encode` writes this message of this state; scales of q8 and q16 are the sender's choice."""
     header = wire.inspect(blob)
     how = {"mask": header.mask, "values": header.values, "pack": header.packed, "known": known}
     assert all(bool(torch.isfinite(x).all()) for x in (state.values, state.rest))
     again = wire.encode(state, sender=header.sender, round=header.round, **how)
-    return header.values == "q8" or again == blob
+    return header.values in ("q8", "q16") or again == blob
 
 
 if __name__ == "__main__":

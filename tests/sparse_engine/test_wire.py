@@ -293,7 +293,7 @@ def test_version_1_stays_readable(values):
             state = state_of(1) if name.startswith("known") else state_of()
             back = wire.decode(blob, LAYOUT, known, sender=3, round=5)
             assert back.bitmap.words.equal(state.bitmap.words) and back.integers.equal(state.integers)
-            assert torch.allclose(back.values, state.values, atol={"fp32": 0, "q8": 4e-3}.get(values, 4e-3))
+            assert torch.allclose(back.values, state.values, atol={"fp32": 0, "q16": 1e-4}.get(values, 4e-3))
 
 
 # Refusals
@@ -332,8 +332,8 @@ def test_refuses_another_version(blob):
 
 def test_refuses_unknown_codecs(blob):
     refused("expected a mask codec below 4, got 4", forged(blob, header={6: b"\4"}))
-    refused("expected a value codec below 4, got 4", forged(blob, header={7: b"\4"}))
-    refused("expected a value codec below 4, got 5", forged(blob, header={7: b"\x85"}))
+    refused("expected a value codec below 5, got 5", forged(blob, header={7: b"\5"}))
+    refused("expected a value codec below 5, got 6", forged(blob, header={7: b"\x86"}))
 
 
 def test_refuses_damage(blob):
@@ -492,6 +492,15 @@ def test_refuses_strange_scales_and_codes():
     refused("codes from -127", forged(blob, values=values[:-1] + b"\x80"))
 
 
+def test_refuses_a_strange_scale_and_codes_of_sixteen_bits():
+    blob = wire.encode(state_of(), values="q16", pack=False)
+    values = sections(blob)[1]
+    for scale in (float("nan"), float("inf"), 3e38):
+        refused("expected finite numbers", forged(blob, values=np.float32(scale).tobytes() + values[4:]))
+    refused("expected scales from 0", forged(blob, values=np.float32(-1).tobytes() + values[4:]))
+    refused("codes from -32767", forged(blob, values=values[:-2] + b"\0\x80"))
+
+
 def test_refuses_packed_values_that_are_none():
     blob = wire.encode(state_of())
     assert wire.inspect(blob).packed
@@ -558,6 +567,7 @@ def test_encode_refuses(options, reason):
         ("fp16", 65520.0),
         ("q8", float("nan")),
         ("q8", torch.finfo(torch.float32).max),
+        ("q16", float("inf")),
     ],
 )
 def test_encode_refuses_what_does_not_fit(values, number):
