@@ -37,6 +37,9 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
+    def fits(self, run: "Config") -> None:
+        """Raises ValueError("key: expected ..., got ...") where an algorithm cannot run like this."""
+
 
 class Data(Section):
     name: str = "digits"
@@ -241,6 +244,10 @@ def _make_type(sections: tuple[tuple[str, type[Section]], ...]) -> type[Config]:
         if self.algorithm not in names:
             near = _nearest(self.algorithm, names)
             raise ValueError(f"algorithm: expected one of {names}, got {self.algorithm!r}{near}")
+        try:
+            self.settings.fits(self)
+        except ValueError as wrong:
+            raise ValueError(f"{self.algorithm}.{wrong}") from wrong
         return self
 
     fields: dict[str, Any] = {name: (section, section()) for name, section in sections}

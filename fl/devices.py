@@ -43,7 +43,7 @@ class Devices(NamedTuple):
 
 
 class RoundCost(NamedTuple):
-    """A round: its length, and joules of all clients together."""
+    """A round: its length, and joules of all clients (and a server) together."""
 
     time_s: float
     compute_j: float
@@ -91,16 +91,16 @@ class DeviceModel:
         return Devices(self.peak_flops / self.over_peak / training, self.bandwidth / link)
 
     def cost(self, schedule: Schedule, train_s: Floats, link_s: Floats, messages: str = "after") -> RoundCost:
-        """Of a planned round; `train_s`, `link_s`: what every client trains, what its link carries."""
+        """Of a planned round; `train_s`, `link_s`: what every client trains, what its link carries. A server
+        has a link too, the last."""
         _known_messages(messages)
-        num_clients = len(schedule.start)
         time_s = float(schedule.finish.max() + (link_s.max() if messages == "after" else 0.0))
         busy = float(train_s.sum() + link_s.sum())
         return RoundCost(
             time_s=time_s,
             compute_j=self.compute_watts * float(train_s.sum()),
             radio_j=self.radio_watts * float(link_s.sum()),
-            idle_j=self.idle_watts * max(0.0, num_clients * time_s - busy),
+            idle_j=self.idle_watts * max(0.0, len(link_s) * time_s - busy),
         )
 
     def _slow(self, num_clients: int, seed: int, what: str, t: int) -> Floats:

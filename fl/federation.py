@@ -23,6 +23,7 @@ from fl.cost import Cost
 from fl.data import Dataset, Partition, load, partition
 from fl.devices import DeviceModel
 from fl.executor import Local
+from fl.messages import Sent
 from fl.progress import Listener
 from fl.rundir import (
     BASELINE,
@@ -235,7 +236,7 @@ class _Run:
 
     def _restored(self, found: Checkpoint) -> _After:
         kinds = {name: x for name, x in vars(self.algorithm).items() if isinstance(x, type)}
-        types = {name: kind for name, kind in kinds.items() if is_dataclass(kind)}
+        types = {"Sent": Sent} | {name: kind for name, kind in kinds.items() if is_dataclass(kind)}
         state = store.put_together(found.state, found.tensors, types, self.setting.initial.layout)
         return _After(found.round, found.sizes, state)
 

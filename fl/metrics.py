@@ -32,7 +32,10 @@ class Modelled(NamedTuple):
 def modelled(result: Round, reports: Mapping[int, Report], model: DeviceModel, devices: Devices) -> Modelled:
     """The round that is over, on `devices`, by the operations and bytes that it had."""
     flop = [reports[k].flop if k in reports else 0 for k in range(len(result.models))]
-    train_s, link_s = devices.train_seconds(flop), devices.link_seconds(result.traffic.down[:, 0])
+    received = result.traffic.down[:, 0]
+    bandwidth = np.append(devices.bandwidth, model.bandwidth)[: len(received)]  # a server has the usual link
+    train_s = devices.train_seconds(flop)
+    link_s = devices._replace(bandwidth=bandwidth).link_seconds(received)
     timed = result.schedule.timed(train_s)
     cost = model.cost(timed, train_s, link_s)
     return Modelled(cost.time_s, cost.energy_j, timed.start, timed.finish)
@@ -153,6 +156,7 @@ def _densities(models: Sequence[se.State]) -> Record:
 def _traffic(result: Round) -> Record:
     up, down = result.traffic
     totals = {f"bytes_total{count}": int(up[:, i].sum()) for i, count in enumerate(_COUNTS)}
-    means = {f"bytes_up_mean{count}": float(up[:, i].mean()) for i, count in enumerate(_COUNTS)}
+    clients = up[: len(result.models)]  # without a server
+    means = {f"bytes_up_mean{count}": float(clients[:, i].mean()) for i, count in enumerate(_COUNTS)}
     busiest = {f"bytes_busiest{count}": int(down[:, i].max()) for i, count in enumerate(_COUNTS)}
     return totals | means | busiest

@@ -124,16 +124,17 @@ class Bars(Listener):
         self.console.print(_title(config, path), markup=False, highlight=False, soft_wrap=True)
         self.rounds = self.progress.add_task("rounds", total=config.num_rounds, completed=first, figures="")
         self.clients = self.progress.add_task("clients", total=config.num_clients, figures="")
-        self.wave = 0
+        self.num_clients, self.wave, self.asked = config.num_clients, 0, 0
         self.progress.start()
 
     def round_started(self, t: int) -> None:
-        self.wave = 0
+        self.wave, self.asked = 0, 0
         self.progress.reset(self.clients, description=f"round {t}")
 
     def wave_started(self, clients: int) -> None:
-        self.wave += 1
-        self.progress.update(self.clients, figures=f"wave {self.wave}, {clients} clients")
+        self.wave, self.asked = self.wave + 1, self.asked + clients
+        total = max(self.num_clients, self.asked)  # more where clients are asked twice: to train, to test
+        self.progress.update(self.clients, total=total, figures=f"wave {self.wave}, {clients} clients")
 
     def client_finished(self, k: int) -> None:
         self.progress.advance(self.clients)

@@ -182,7 +182,7 @@ def sent(run: Recorded) -> Panel:
 def busiest(run: Recorded) -> Panel:
     return Panel(
         "Bytes of the busiest client",
-        "Received in a round by the client that receives most: the paper's measure.",
+        "Received in a round by the client, or server, that receives most: the paper's measure.",
         _bytes(run, "bytes_busiest"),
         _why(run, "no messages were counted."),
     )

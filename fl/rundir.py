@@ -3,7 +3,7 @@
     config.toml       the complete configuration; `sparsefl run DIR/config.toml` repeats the run
     partition.json    {"classes": names, "train": counts [client][class], "test": counts [client][class]}
     metrics.jsonl     one object a round, see below
-    clients.jsonl     one object a client and round, see below
+    clients.jsonl     one object a client and round in which it trained, see below
     checkpoint/       round-00012/ and the one before it (fl/checkpoint.py)
     summary.json      written when the last round is done, see below
     report.html       written by fl/report.py
@@ -18,18 +18,21 @@ same for any number of workers. Shares are from 0 to 1. null: there was none.
 
 metrics.jsonl
     round                   from 0
+    sampled                 clients that the server asked (FedAvg, Ditto, FedDST): means are over these
     accuracy_mean           test accuracy after local training (before pruning), mean over clients
     accuracy_min, accuracy_max, accuracy_std        over clients
     accuracy_before         after aggregation, before training; mean over clients
+    accuracy_global         of the server's new model, mean over all clients (FedAvg, FedDST)
+    accuracy_personal       of personal models, mean over all clients, sampled or not (Ditto)
     loss                    training cross-entropy, mean over a client's samples, then over clients
     density_mean            stored share of the prunable weights at the end of the round: what is sent next
     density_min, density_max                        over clients
     layer_density           {weight's name: mean density}
     flop_round, flop_dense  training of all clients with growth; the same with dense models, without growth
     bytes_up_mean           sent, mean over clients;  also bytes_up_mean_paper, bytes_up_mean_dense
-    bytes_busiest           most that one client received;  also bytes_busiest_paper, bytes_busiest_dense
-    bytes_total             sent by all;  also bytes_total_paper, bytes_total_dense
-    sim_time_s, sim_energy_j    modelled: duration of the round by its schedule, energy of all clients
+    bytes_busiest           most that one client received, or the server;  also bytes_busiest_paper, _dense
+    bytes_total             sent by all, a server too;  also bytes_total_paper, bytes_total_dense
+    sim_time_s, sim_energy_j    modelled: duration of the round by its schedule, energy of all
     depth                   waves of the schedule less one: the longest chain of clients waiting for others
     parallelism             share of clients that start at once
     max_wait                N of this round

@@ -8,7 +8,7 @@ from kernels import use_threads
 from kernels.layout import Bitmap
 from sparse_engine import models, wire
 from sparse_engine.arithmetic import combine, zeros
-from sparse_engine.averaging import average, drift
+from sparse_engine.averaging import average, drift, weighted_average
 from sparse_engine.flops import Flops, count_flops, training_flops
 from sparse_engine.growing import Growth, rigl, rigl_fraction
 from sparse_engine.masks import erk_densities, erk_masks, uniform_masks
@@ -17,7 +17,7 @@ from sparse_engine.nn.convert import dense_gradients, report, sparsify, to_dense
 from sparse_engine.optim import SparseSGD
 from sparse_engine.pattern import Pattern
 from sparse_engine.plan import steady_plan
-from sparse_engine.pruning import PQIConfig, pqi, prune_pqi
+from sparse_engine.pruning import PQIConfig, keep_largest, pqi, prune_pqi
 from sparse_engine.state import Layout, State
 from sparse_engine.tensor import SparseTensor
 
@@ -39,6 +39,7 @@ __all__ = [
     "drift",
     "erk_densities",
     "erk_masks",
+    "keep_largest",
     "load",
     "masks",
     "models",
@@ -53,6 +54,7 @@ __all__ = [
     "training_flops",
     "uniform_masks",
     "use_threads",
+    "weighted_average",
     "wire",
     "zeros",
 ]

@@ -2,18 +2,22 @@
 
     prunable   w = (sum_j w_j) / (number of j whose pattern has the entry), 0 where none has it, on a mask
     rest       the plain mean;  integer buffers are the client's own
+    weighted   w = (sum_j a_j w_j) / (sum of a_j over those j), stored where any model stores the entry
     drift      sum over tensors of ||a - b||_2, or one squared norm of everything
 
 Sums run over the client's own model first, then its neighbours in the order given, in float32.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import reduce
 
 import torch
 
+from kernels import bitmap as bitmaps
 from kernels.drift import drift as drift_of_weights
-from kernels.layout import Bitmap
+from kernels.layout import Bitmap, Packed
 from kernels.masked_average import masked_average
 from sparse_engine.state import State
 
@@ -36,6 +40,29 @@ def average(own: State, neighbours: Iterable[State], mask: Bitmap | State | None
         values=masked_average(bitmap, [model.packed for model in models]),
         rest=rest.div_(len(models)),
         integers=own.integers.clone(),
+    )
+
+
+def weighted_average(states: Sequence[State], weights: Sequence[float]) -> State:
+    """The mean of `states`, state j counting weights[j] where it stores an entry, in memory of its own."""
+    if not states or len(states) != len(weights) or not all(0 < w < math.inf for w in weights):
+        raise ValueError(
+            f"expected a weight above 0 for each of at least one state, got {len(states)} states, {weights}"
+        )
+    first, total = states[0], math.fsum(weights)
+    for i, state in enumerate(states):
+        same_layout(first, state, f"states[{i}]")
+    pairs = [(state, weight / total) for state, weight in zip(states, weights, strict=True)]
+    words = reduce(torch.bitwise_or, [state.bitmap.words for state in states])
+    union = bitmaps.make(words.clone(), first.bitmap.segments)
+    # both means are over the number of models that store the entry: it goes out
+    values = masked_average(union, [Packed(s.bitmap, s.values * share) for s, share in pairs])
+    stored = masked_average(union, [Packed(s.bitmap, torch.full_like(s.values, share)) for s, share in pairs])
+    rest = torch.zeros_like(first.rest)
+    for state, share in pairs:
+        rest.add_(state.rest, alpha=share)
+    return replace(
+        first, bitmap=union, values=values.div_(stored), rest=rest, integers=first.integers.clone()
     )
 
 

@@ -94,6 +94,14 @@ def prune_pqi(
     return state.with_pattern(without_smallest(state, c))
 
 
+def keep_largest(state: State, k: Tensor) -> State:
+    """`state` with the k[l] largest |w| of every weight l, or all that it stores; of equal ones the earlier go."""
+    counts = state.bitmap.counts
+    if k.shape != counts.shape or (k < 0).any():
+        raise ValueError(f"expected a number from 0 on for each of {len(counts)} weights, got {k.tolist()}")
+    return state.with_pattern(without_smallest(state, (counts - k).clamp(min=0)))
+
+
 def without_smallest(state: State, c: Tensor) -> Bitmap:
     """The pattern of `state` after dropping the c[l] smallest |w| of every weight l."""
     dropped = select(state.values, state.bitmap, c)

@@ -25,7 +25,7 @@ from fl.config import Messages, Section
 from fl.devices import DeviceModel
 from fl.messages import Sent
 from fl.schedule import Floats, Schedule, plan
-from fl.topology import Neighbours, Topology
+from fl.topology import Neighbours, Topology, from_links
 
 Task = TypeVar("Task")
 Done = TypeVar("Done")
@@ -70,7 +70,10 @@ class Env:
 
 
 class Traffic(NamedTuple):
-    """Bytes that every client sent and received, int64 [clients, 3]: real, the paper's count, dense."""
+    """Bytes that every client sent and received, int64 [clients, 3]: real, the paper's count, dense.
+
+    Where there is a server, it has one more row, the last.
+    """
 
     up: Bytes
     down: Bytes
@@ -106,11 +109,26 @@ def together(env: Env, t: int, neighbours: Neighbours) -> Schedule:
     return plan(neighbours, np.arange(env.num_clients), 0, duration=env.durations(t))
 
 
+def apart(env: Env, t: int) -> Schedule:
+    """A round in which clients talk to a server only."""
+    nobody = np.empty(0, np.int64)
+    return together(env, t, from_links(env.num_clients, nobody, nobody))
+
+
 def exchange(neighbours: Neighbours, sizes: Bytes) -> Traffic:
     """Every client receives one message from each neighbour; `sizes` as `message_sizes` has them."""
     up, down = np.zeros_like(sizes), np.zeros_like(sizes)
     _carry(neighbours, sizes, up, down)
     return Traffic(up, down)
+
+
+def server(num_clients: int, clients: Sequence[int], down: Sent, up: Sequence[Sent]) -> Traffic:
+    """The server sends `down` to each of `clients`, and receives one message `up` from each."""
+    one, each = message_sizes([down])[0], message_sizes(up)
+    sent, received = np.zeros((2, num_clients + 1, 3), np.int64)
+    sent[clients], received[clients] = each, one
+    sent[num_clients], received[num_clients] = len(clients) * one, each.sum(0)
+    return Traffic(sent, received)
 
 
 def gossip(schedule: Schedule, before: Sequence[Sent], after: Sequence[Sent]) -> Traffic:

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import sparse_engine as se
-from fl import algorithms, schedule, topology
-from fl.algorithms.base import Algorithm, Env, gossip, message_sizes
+from fl import algorithms, metrics, schedule, topology
+from fl.algorithms.base import Algorithm, Env, Round, apart, gossip, message_sizes, server
+from fl.client import Report
 from fl.devices import DeviceModel
 from fl.messages import Sent
 
@@ -81,6 +82,56 @@ def test_gossip_by_brute_force():
                     down[turn.client] += size
     assert np.array_equal(traffic.up, up) and np.array_equal(traffic.down, down)
     assert traffic.up.sum() == traffic.down.sum() > 0
+
+
+def three_of_six():
+    """A round of a server with clients 1, 3 and 4 out of 6: messages of 100 down, and of 10, 20, 30 up."""
+    layout = se.Layout(("w",), ((1, 4),))
+    empty = torch.empty(0)
+    bitmap = layout.bitmap_of({"w": torch.tensor([[True, False, True, True]])})
+    model = se.State(layout, bitmap, torch.ones(3), empty, empty.long())
+    traffic = server(6, [1, 3, 4], Sent(model, 100), [Sent(model, n) for n in (10, 20, 30)])
+    env = Env(None, 6, 1, 3, None, None, None, DeviceModel())
+    return Round(None, [model] * 6, apart(env, 0), traffic)
+
+
+def test_a_server_is_one_more_row():
+    up, down = three_of_six().traffic
+    assert up[:, 0].tolist() == [0, 10, 0, 20, 30, 0, 300]
+    assert down[:, 0].tolist() == [0, 100, 0, 100, 100, 0, 60]
+    assert up[:, 1].tolist() == [0, 12, 0, 12, 12, 0, 36] == down[:, 1].tolist()
+    assert up[:, 2].tolist() == [0, 16, 0, 16, 16, 0, 48]
+
+
+def test_metrics_with_a_server():
+    """The busiest may be the server, means are over clients, and the server's link is one of the links."""
+    result, devices = three_of_six(), DeviceModel(kind="uniform", radio_watts=2.0, idle_watts=3.0)
+    reports = {k: Report(flop=16 * 10**12, accuracy=0.5) for k in (1, 3, 4)}
+    slow = devices.devices(6, seed=1)
+    modelled = metrics.modelled(result, reports, devices, slow)
+    line = metrics.round_record(0, result, reports, modelled, 0.1, 0.0)
+    assert (line["bytes_total"], line["bytes_busiest"], line["bytes_busiest_dense"]) == (360, 100, 48)
+    assert line["bytes_up_mean"] == 10 and line["bytes_up_mean_paper"] == 6
+    assert (line["depth"], line["parallelism"]) == (0, 1.0)
+    clients = [*metrics.client_records(0, result, reports, modelled)]
+    assert [(c["client"], c["bytes_up"], c["bytes_down"]) for c in clients] == [
+        (1, 10, 100),
+        (3, 20, 100),
+        (4, 30, 100),
+    ]
+    links = np.array([100, 100, 100, 60]) * 8 / np.append(slow.bandwidth[[1, 3, 4]], 1e9)
+    train = 16e12 / slow.flop_rate[[1, 3, 4]]
+    length = train.max() + links.max()
+    assert line["sim_time_s"] == pytest.approx(length)
+    idle = 7 * length - train.sum() - links.sum()
+    assert line["sim_energy_j"] == pytest.approx(450 * train.sum() + 2 * links.sum() + 3 * idle)
+
+
+def test_a_server_can_be_the_slowest_link():
+    result = three_of_six()
+    result.traffic.down[6, 0] = 10**9
+    modelled = metrics.modelled(result, {}, DeviceModel(), DeviceModel().devices(6))
+    assert modelled.time_s == pytest.approx(8.0)
 
 
 def test_durations_are_in_units_of_the_usual_device():

@@ -23,8 +23,21 @@ def test_every_task_once_in_order(setting):
     with Local(setting, 3) as executor:
         done = executor.map(lambda worker, k, task: (k, task), {5: "a", 2: "b", 9: "c", 0: "d"})
         assert list(done.items()) == [(5, (5, "a")), (2, (2, "b")), (9, (9, "c")), (0, (0, "d"))]
-        assert sorted(executor.reports()) == [0, 2, 5, 9] and executor.reports() == {}
         assert executor.map(lambda worker, k, task: k, {}) == {}
+
+
+def test_reports_are_of_those_who_trained(setting):
+    """A test of another model afterwards does not touch what was seen in training."""
+    with Local(setting, 2) as executor:
+        executor.map(
+            lambda worker, k, start: worker.train(k, start, 0), dict.fromkeys([2, 0], setting.initial)
+        )
+        shares = executor.map(lambda w, k, model: w.test(k, model), dict.fromkeys(range(4), setting.initial))
+        reports = executor.reports()
+        assert sorted(reports) == [0, 2] and executor.reports() == {}
+        assert all(report.samples == 40 and report.flop > 0 for report in reports.values())
+        assert [reports[k].accuracy_before for k in (0, 2)] == [shares[0], shares[2]]
+        assert reports[0].accuracy != shares[0]
 
 
 def test_a_thread_keeps_its_worker(setting):

@@ -48,6 +48,49 @@ def test_three_clients_and_four_weights_by_hand():
     assert se.average(own, []).values.tolist() == [1, 2]
 
 
+def test_a_weighted_mean_by_hand():
+    a = model([1, 1, 0, 0], [1.0, 2.0], 3.0, steps=7)
+    b = model([1, 0, 1, 0], [5.0, 6.0], 7.0)
+    mean = se.weighted_average([a, b], [3, 1])
+    assert mean.tensor("w").to_dense().tolist() == [[2, 2], [6, 0]] and mean.bitmap.nnz == 3
+    assert (mean.rest.tolist(), mean.integers.tolist()) == ([4], [7])
+    mean.values.zero_(), mean.rest.zero_(), mean.integers.zero_()
+    assert (a.values.tolist(), a.rest.tolist(), a.integers.tolist()) == ([1, 2], [3], [7])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=6), st.floats(0, 1))
+def test_weighted_means_against_float64(random_state, weights, density):
+    states = [random_state(density=density, seed=10 * seed) for seed in range(len(weights))]
+    mean = se.weighted_average(states, weights)
+    for name in mean.layout.names:
+        masks = torch.stack([s.pattern(name).mask() for s in states]).double()
+        w = torch.stack([s.tensor(name).to_dense() for s in states]).double()
+        a = torch.tensor(weights).double().view(-1, *[1] * (w.ndim - 1))
+        assert torch.equal(mean.pattern(name).mask(), masks.any(0))
+        wanted = (a * w).sum(0) / (a * masks).sum(0).clamp(min=1)
+        assert_close(mean.tensor(name).to_dense(), wanted, terms=2 * len(states))
+    rest = sum(a * s.rest.double() for a, s in zip(weights, states, strict=True)) / sum(weights)
+    assert_close(mean.rest, rest, terms=2 * len(states))
+
+
+def test_the_weighted_mean_of_one_model_is_that_model(random_state):
+    state = random_state(density=0.4)
+    mean = se.weighted_average([state], [7])
+    assert all(torch.equal(x, mean.tensors()[name]) for name, x in state.tensors().items())
+
+
+@pytest.mark.parametrize("weights", [[], [1.0], [1.0, 0.0], [1.0, -1.0], [1.0, float("inf")]])
+def test_weights_are_refused(random_state, weights):
+    with pytest.raises(ValueError, match="expected a weight above 0 for each"):
+        se.weighted_average([random_state(), random_state()], weights)
+
+
+def test_a_weighted_mean_is_of_one_network(random_state):
+    with pytest.raises(ValueError, match=r"expected states of one layout, got states\[1\]"):
+        se.weighted_average([random_state(), random_state(shapes=((3, 3),))], [1, 1])
+
+
 def test_full_masks_are_a_plain_mean(random_state):
     states = [random_state(density=1.0, seed=seed) for seed in range(4)]
     mean = se.average(states[0], states[1:])

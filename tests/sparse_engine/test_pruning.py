@@ -203,3 +203,30 @@ def test_a_diverged_model_is_refused_by_name(random_state, variant, value):
         pytest.raises(ValueError, match=r"finite numbers to prune, got others in \['w1'\]"),
     ):
         se.prune_pqi(state)
+
+
+def test_the_largest_by_hand():
+    state = one_layer(3.0, -5.0, 0.0, 3.0, -1.0)
+    for k, wanted in ((0, []), (1, [-5]), (2, [-5, 3]), (3, [3, -5, 3]), (5, state.values.tolist())):
+        kept = se.keep_largest(state, torch.tensor([k]))  # of equal ones the earlier goes
+        assert kept.values.tolist() == wanted and kept.bitmap.nnz == k
+    assert se.keep_largest(state, torch.tensor([9])).values.tolist() == state.values.tolist()
+
+
+@pytest.mark.parametrize("variant", variants())
+def test_the_largest_of_every_layer(random_state, variant):
+    state = random_state(density=0.6, seed=3)
+    k = torch.tensor([4, 0, 10**6])
+    with use_backend(variant):
+        kept = se.keep_largest(state, k)
+    assert kept.bitmap.counts.tolist() == torch.minimum(k, state.bitmap.counts).tolist()
+    for i, name in enumerate(state.layout.names):
+        magnitudes = state.tensor(name).values.abs().sort(descending=True).values
+        assert torch.equal(kept.tensor(name).values.abs().sort(descending=True).values, magnitudes[: k[i]])
+    assert kept.rest is state.rest
+
+
+@pytest.mark.parametrize("k", [[1, 2], [1, 2, -1]])
+def test_numbers_to_keep_are_refused(random_state, k):
+    with pytest.raises(ValueError, match="expected a number from 0 on for each of 3 weights"):
+        se.keep_largest(random_state(), torch.tensor(k))
