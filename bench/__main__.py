@@ -13,7 +13,7 @@ from rich.console import Console
 
 from bench import cases, cost, layers, models, ops, report, rounds, rounds_plot, wire
 from bench.meta import meta
-from fl import config
+from fl import config, picture
 
 
 def main(argv: list[str]) -> int:
@@ -116,7 +116,7 @@ def _models(args: argparse.Namespace) -> int:
 
 def _rounds(args: argparse.Namespace) -> int:
     if args.plot:
-        rounds_plot.check(args.plot)
+        picture.check(args.plot)
     cfg, seeds = rounds.settings(args)
     result: report.Result = {}
     for result in rounds.results(cfg, seeds, args.workers, shown=_shown):
@@ -125,7 +125,7 @@ def _rounds(args: argparse.Namespace) -> int:
             report.save(result, args.json)
     report.console().print(report.markdown(result), markup=False, soft_wrap=True)
     if args.plot:
-        rounds_plot.draw(args.plot, rounds_plot.page(result))
+        picture.draw(args.plot, rounds_plot.page(result))
     return 0
 
 

@@ -1,11 +1,7 @@
-"""The curves of `sparsefl bench rounds`: a self-contained page, or a picture of it."""
+"""The curves of `sparsefl bench rounds` on a self-contained page."""
 
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from html import escape
-from pathlib import Path
 from typing import Any
 
 from bench import rounds
@@ -14,7 +10,6 @@ from fl.page import BLUE, RED, Curve, Panel, band, curves, document, dressed, gr
 
 TITLE = "Sparse kernels against dense ones"
 _COLOURS = {"sparse": BLUE, "dense": RED}
-_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def page(result: dict[str, Any]) -> str:
@@ -23,37 +18,6 @@ def page(result: dict[str, Any]) -> str:
     body = f"<h1>{escape(shown['head'][0])}</h1><p>{escape(shown['note'])}</p>"
     body += grid(_panels(rows)) + table(shown["rows"], shown["head"])
     return document(TITLE, body)
-
-
-def draw(path: Path, text: str) -> None:
-    """The page as it is, or (.png) as a browser shows it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".html":
-        path.write_text(text, encoding="utf-8")
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "page.html"
-        source.write_text(text, encoding="utf-8")
-        command = [_browser(), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-                   "--window-size=1280,1330", "--virtual-time-budget=20000",
-                   f"--user-data-dir={folder}/profile", f"--screenshot={path.resolve()}",
-                   source.as_uri()]  # fmt: skip
-        subprocess.run(command, check=True, capture_output=True, timeout=240)
-
-
-def check(path: Path) -> None:
-    """Before an hour is spent on it."""
-    if path.suffix not in (".html", ".png"):
-        raise ValueError(f"expected a name that ends in .html or .png, got {path}")
-    if path.suffix == ".png":
-        _browser()
-
-
-def _browser() -> str:
-    found = next(filter(None, map(shutil.which, _BROWSERS)), None)
-    if found is None:
-        raise ValueError(f"expected one of {list(_BROWSERS)} to draw a .png with, got none: use .html")
-    return found
 
 
 def _panels(rows: Sequence[Row]) -> list[Panel]:

@@ -42,6 +42,11 @@ class Devices(NamedTuple):
         return np.asarray(num_bytes, np.float64) * 8 / self.bandwidth
 
 
+def dollars(theta: float, time_s: float, energy_j: float) -> float:
+    """C(theta)."""
+    return (1 - theta) * time_s + theta * energy_j
+
+
 class RoundCost(NamedTuple):
     """A round: its length, and joules of all clients (and a server) together."""
 
@@ -55,8 +60,7 @@ class RoundCost(NamedTuple):
         return self.compute_j + self.radio_j + self.idle_j
 
     def dollars(self, theta: float) -> float:
-        """C(theta)."""
-        return (1 - theta) * self.time_s + theta * self.energy_j
+        return dollars(theta, self.time_s, self.energy_j)
 
 
 @dataclass(frozen=True)

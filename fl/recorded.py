@@ -48,14 +48,16 @@ class Recorded:
         return any(line.get(key) is not None for line in self.rounds for key in keys)
 
 
-def read(path: Path | str) -> Recorded:
+def read(path: Path | str, clients: bool = True) -> Recorded:
+    """`clients=False`: without clients.jsonl, which may be long."""
     path = Path(path)
     if not (path / CONFIG).is_file():
         raise RunDirError(f"expected the directory of a run, got {path}, which has no {CONFIG}")
     cfg = config.load(path / CONFIG)
     try:
         rounds = [*each_jsonl(path / METRICS)] if (path / METRICS).exists() else []
-        quartiles, last = _clients(each_jsonl(path / CLIENTS)) if (path / CLIENTS).exists() else ({}, [])
+        told = clients and (path / CLIENTS).exists()
+        quartiles, last = _clients(each_jsonl(path / CLIENTS)) if told else ({}, [])
         partition, summary = _json(path / PARTITION), _json(path / SUMMARY)
         finished = summary is not None
         if not finished and rounds:

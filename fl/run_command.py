@@ -59,7 +59,7 @@ def run(console: Console, given: Arguments) -> int:
     path: Path | None = given.resume
     try:
         given.check()
-        with _stopped_by_signals():
+        with stopped_by_signals():
             if given.resume is None:
                 assert given.source is not None  # check() saw to it
                 cfg = config.load(given.source, given.changes)
@@ -73,12 +73,12 @@ def run(console: Console, given: Arguments) -> int:
         _show(console, summary, path)
         return 0
     except ConfigError as wrong:
-        return _failed(console, str(wrong), WRONG_USE)
+        return failed(console, str(wrong), WRONG_USE)
     except (RunDirError, CheckpointError, Diverged, OSError, RuntimeError) as wrong:
-        return _failed(console, str(wrong), 1)
+        return failed(console, str(wrong), 1)
     except (Interrupted, KeyboardInterrupt):
         again = f"sparsefl run --resume {path}" + (f" --baseline {given.baseline}" if given.baseline else "")
-        return _failed(console, f"stopped; continue with: {again}", INTERRUPTED)
+        return failed(console, f"stopped; continue with: {again}", INTERRUPTED)
 
 
 def show_report(console: Console, path: Path) -> int:
@@ -87,9 +87,9 @@ def show_report(console: Console, path: Path) -> int:
         _report(console, path)
         return 0
     except ConfigError as wrong:
-        return _failed(console, str(wrong), WRONG_USE)
+        return failed(console, str(wrong), WRONG_USE)
     except RunDirError as wrong:
-        return _failed(console, str(wrong), 1)
+        return failed(console, str(wrong), 1)
 
 
 def show_list(console: Console, keys: bool = False) -> int:
@@ -127,7 +127,7 @@ def _report(console: Console, path: Path) -> None:
     console.print(f"the report is {report.write(path)}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _failed(console: Console, text: str, code: int) -> int:
+def failed(console: Console, text: str, code: int) -> int:
     console.print(
         text, style="red" if code != INTERRUPTED else "", markup=False, highlight=False, soft_wrap=True
     )
@@ -135,7 +135,7 @@ def _failed(console: Console, text: str, code: int) -> int:
 
 
 @contextmanager
-def _stopped_by_signals() -> Iterator[None]:
+def stopped_by_signals() -> Iterator[None]:
     """SIGTERM stops a run like Ctrl-C: with everything that is finished on disk."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

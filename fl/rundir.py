@@ -85,6 +85,7 @@ CLIENTS = "clients.jsonl"
 CHECKPOINT = "checkpoint"
 SUMMARY = "summary.json"
 REPORT = "report.html"
+PLAN = "plan.json"  # of a comparison (fl/compare_plan.py), which holds directories of runs
 BASELINE = "baseline"
 EXACT = "exact"
 
@@ -102,24 +103,25 @@ class RunDir:
 
     @classmethod
     def create(cls, path: Path | str) -> "RunDir":
-        """A new or empty directory for a new run."""
+        """A new or empty directory for a new run or comparison."""
         run = cls(path)
         with _explained(run.path, "make the run directory"):
             run.path.mkdir(parents=True, exist_ok=True)
-            if (run.path / CONFIG).exists():
+            if (run.path / CONFIG).exists() or (run.path / PLAN).exists():
                 raise RunDirError(
-                    f"expected a directory without a run, got {run.path}, which holds one: "
+                    f"expected a directory without a run or comparison, got {run.path}, which holds one: "
                     f"continue it with --resume {run.path}, or name another with --out"
                 )
             run._acquire()
         return run
 
     @classmethod
-    def open(cls, path: Path | str) -> "RunDir":
-        """The directory of a run that was started before."""
+    def open(cls, path: Path | str, marker: str = CONFIG) -> "RunDir":
+        """The directory of a run that was started before; with `marker=PLAN`, of a comparison."""
         run = cls(path)
-        if not (run.path / CONFIG).is_file():
-            raise RunDirError(f"expected the directory of a run, got {run.path}, which has no {CONFIG}")
+        if not (run.path / marker).is_file():
+            what = "run" if marker == CONFIG else "comparison"
+            raise RunDirError(f"expected the directory of a {what}, got {run.path}, which has no {marker}")
         with _explained(run.path, "open the run directory"):
             run._acquire()
         return run

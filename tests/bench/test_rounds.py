@@ -114,12 +114,6 @@ def test_a_plot_is_refused_before_the_runs():
         bench.main(["rounds", "--quick", "--plot", "curves.pdf"])
 
 
-def test_without_a_browser_no_picture(monkeypatch, tmp_path):
-    monkeypatch.setattr(rounds_plot.shutil, "which", lambda name: None)
-    with pytest.raises(ValueError, match="use .html"):
-        rounds_plot.check(tmp_path / "curves.png")
-
-
 @pytest.mark.skipif(browser.CHROMIUM is None, reason="no Chromium")
 def test_a_browser_draws_all_of_the_page(tmp_path):
     rows = made({"sparse": [[0.5, 0.6], [0.6, 0.7]], "dense": [[0.5, 0.6], [0.6, 0.6]]})
@@ -129,9 +123,3 @@ def test_a_browser_draws_all_of_the_page(tmp_path):
     told, console = browser.look({"page": (page, 1000)}, tmp_path)
     assert told["page"]["drawn"] == told["page"]["wanted"] == 4 and not console
     assert told["page"]["heading"].startswith("<b>made</b>")
-
-
-@pytest.mark.skipif(browser.CHROMIUM is None, reason="no Chromium")
-def test_a_picture_of_a_page(tmp_path):
-    rounds_plot.draw(tmp_path / "made.png", "<p>page</p>")
-    assert (tmp_path / "made.png").read_bytes()[:4] == b"\x89PNG"
