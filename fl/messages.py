@@ -5,7 +5,7 @@
                             to the client's next one
 
 A client writes one message a round, and everybody who takes its model gets that one. Nobody is taken to keep
-the masks of others, so masks travel whole.
+the masks of others, so masks travel whole, but for one that all draw from the same seed (GossipFL).
 """
 
 from dataclasses import dataclass
@@ -29,16 +29,23 @@ class Sent:
         return cls(model, len(se.wire.encode(model)))
 
 
-def send(model: se.State, k: int, t: int, cfg: Messages, before: Sent | None = None) -> Sent:
-    """The message of client k in round t, after the one `before`."""
+def send(
+    model: se.State,
+    k: int,
+    t: int,
+    cfg: Messages,
+    before: Sent | None = None,
+    known: se.Bitmap | None = None,
+) -> Sent:
+    """The message of client k in round t, after the one `before`. `known`: a mask that everybody has."""
     exact = cfg.values == "fp32"
     residual = se.wire.Residual(before.lost if before else None)
     feedback = residual if cfg.error_feedback and not exact else None
     try:
-        blob = se.wire.encode(model, sender=k, round=t, values=cfg.values, residual=feedback)
+        blob = se.wire.encode(model, sender=k, round=t, values=cfg.values, known=known, residual=feedback)
     except ValueError as wrong:
         raise Diverged(
             f"the model of client {k} in round {t} cannot be sent as {cfg.values}: {wrong}"
         ) from wrong
-    arrived = model if exact else se.wire.decode(blob, like=model)
+    arrived = model if exact else se.wire.decode(blob, like=model, known=known)
     return Sent(arrived, len(blob), residual.state if feedback else None)

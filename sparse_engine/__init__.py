@@ -7,7 +7,7 @@ Knows no client and no round. `import sparse_engine as se` is meant to be enough
 from kernels import use_threads
 from kernels.layout import Bitmap
 from sparse_engine import models, wire
-from sparse_engine.arithmetic import combine, zeros
+from sparse_engine.arithmetic import combine, overlay, zeros
 from sparse_engine.averaging import average, drift, weighted_average
 from sparse_engine.flops import Flops, count_flops, training_flops
 from sparse_engine.growing import Growth, rigl, rigl_fraction
@@ -43,6 +43,7 @@ __all__ = [
     "load",
     "masks",
     "models",
+    "overlay",
     "pqi",
     "prune_pqi",
     "report",

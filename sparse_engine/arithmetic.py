@@ -1,7 +1,8 @@
-"""Sums of models that store the same entries: mixing, differences, gradient steps.
+"""Sums of models that store the same entries: mixing, differences, gradient steps; and parts of models.
 
 combine([a, b], [1, -1]) = a - b            on values and rest;  integer buffers are those of the first
 zeros(a)                                    the same pattern, every number 0
+overlay(a, b)                               b where it stores an entry, else a
 """
 
 from collections.abc import Sequence
@@ -29,6 +30,17 @@ def combine(states: Sequence[State], weights: Sequence[float]) -> State:
         values.add_(state.values, alpha=weight)
         rest.add_(state.rest, alpha=weight)
     return replace(first, values=values, rest=rest, integers=first.integers.clone())
+
+
+def overlay(own: State, part: State) -> State:
+    """`own` with the values of `part` where both store an entry, and with its rest, in memory of its own.
+
+    All other values are own's, bit by bit, and so are integer buffers.
+    """
+    same_layout(own, part, "part")
+    there = part.with_values(torch.ones_like(part.values)).with_pattern(own.bitmap).values > 0
+    values = torch.where(there, part.with_pattern(own.bitmap).values, own.values)
+    return replace(own, values=values, rest=part.rest.clone(), integers=own.integers.clone())
 
 
 def zeros(like: State) -> State:

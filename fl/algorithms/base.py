@@ -13,7 +13,7 @@ logs nor times nor saves nor tests: `fl.federation` does that for all, from what
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,17 @@ from fl.topology import Neighbours, Topology, from_links
 Task = TypeVar("Task")
 Done = TypeVar("Done")
 Bytes = NDArray[np.int64]
+
+
+class Sender(Protocol):
+    """A client that keeps its last message."""
+
+    @property
+    def sent(self) -> Sent: ...
+
+
+Client = TypeVar("Client")
+Member = TypeVar("Member", bound=Sender)
 
 
 class Mapper(Protocol):
@@ -69,6 +80,13 @@ class Env:
         return self.executor.map(function, tasks)
 
 
+class Inputs(NamedTuple, Generic[Client]):
+    """What a client's turn starts from: itself, and what its neighbours sent, by their number."""
+
+    client: Client
+    neighbours: Sequence[se.State]
+
+
 class Traffic(NamedTuple):
     """Bytes that every client sent and received, int64 [clients, 3]: real, the paper's count, dense.
 
@@ -102,6 +120,14 @@ class Algorithm(Protocol):
 def message_sizes(messages: Sequence[Sent]) -> Bytes:
     """[messages, 3]: their bytes; 4 byte a stored value, as the paper counts; 4 byte a weight."""
     return np.array([_sizes(sent) for sent in messages], dtype=np.int64).reshape(-1, 3)
+
+
+def inputs(clients: Sequence[Member], neighbours: Neighbours) -> dict[int, Inputs[Member]]:
+    """Everybody's, in a round in which nobody waits for anybody."""
+    return {
+        k: Inputs(client, [clients[j].sent.model for j in neighbours.of(k)])
+        for k, client in enumerate(clients)
+    }
 
 
 def together(env: Env, t: int, neighbours: Neighbours) -> Schedule:

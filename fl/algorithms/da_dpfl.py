@@ -13,16 +13,16 @@ Differs from the paper or the authors' code in:
 All other differences are fields of Config.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 import sparse_engine as se
 from fl import schedule, voting
-from fl.algorithms.base import Env, Round, gossip
+from fl.algorithms.base import Env, Inputs, Round, gossip
 from fl.client import Worker
 from fl.config import Count, Messages, NotNegative, Positive, Section, Share, Whole
 from fl.messages import Sent, send
@@ -45,13 +45,24 @@ class PQI(Section):
         return self
 
 
-class Config(Section):
+class Masks(Section):
+    """First masks, and how RigL moves them."""
+
     density: Annotated[float, Field(gt=0, le=1)] = 0.5
     """share of the weights that the first masks keep"""
     distribution: Literal["erk", "uniform"] = "erk"
     """of that density over layers"""
     shared_initial_mask: bool = False
     """one first mask for all (the authors' scripts: true), or each client its own"""
+    alpha0: Share = 0.3
+    """share of the weights that RigL moves in round 0; falls to 0 as a cosine"""
+    grow: Literal["gradient", "random"] = "gradient"
+    """where RigL grows: at the largest gradients, or anywhere"""
+    grow_batches: Count = 1
+    """training batches whose mean gradient decides"""
+
+
+class Config(Masks):
     reuse_index: Literal["random", "id"] = "random"
     """order of clients in a round: a fresh permutation, or their numbers (the authors' code)"""
     max_wait: Whole = 10
@@ -75,12 +86,6 @@ class Config(Section):
     target_sparsity: Annotated[float, Field(ge=0, lt=1)] = 0.8
     """s*: no pruning passes it"""
     pqi: PQI = PQI()
-    alpha0: Share = 0.3
-    """share of the weights that RigL moves in round 0; falls to 0 as a cosine"""
-    grow: Literal["gradient", "random"] = "gradient"
-    """where RigL grows: at the largest gradients, or anywhere"""
-    grow_batches: Count = 1
-    """training batches whose mean gradient decides"""
 
 
 @dataclass(frozen=True)
@@ -105,13 +110,6 @@ class State:
 
 
 _EXACT = Messages()
-
-
-class Inputs(NamedTuple):
-    """What a client's turn starts from. Neighbours come by number, whichever round their models are of."""
-
-    client: Client
-    neighbours: Sequence[se.State]
 
 
 def init(env: Env) -> State:
@@ -156,7 +154,7 @@ def run_round(state: State, t: int, env: Env) -> Round:
     )
 
 
-def inputs(turn: schedule.Turn, state: State, done: Mapping[int, Client]) -> Inputs:
+def inputs(turn: schedule.Turn, state: State, done: Mapping[int, Client]) -> Inputs[Client]:
     """Those waited for give this round's model, the others the last round's."""
     givers = {j: done[j] for j in turn.wait_for} | {j: state.clients[j] for j in turn.others}
     return Inputs(state.clients[turn.client], [givers[j].message.model for j in sorted(givers)])
@@ -165,7 +163,7 @@ def inputs(turn: schedule.Turn, state: State, done: Mapping[int, Client]) -> Inp
 def local_update(
     worker: Worker,
     k: int,
-    given: Inputs,
+    given: Inputs[Client],
     *,
     t: int,
     prune: bool,
@@ -181,16 +179,20 @@ def local_update(
     model = trained
     if prune:
         model = se.prune_pqi(trained, se.PQIConfig(**dict(cfg.pqi)), target_density=1 - cfg.target_sparsity)
-    if cfg.grow == "gradient":
-        mask = worker.grow(k, model, t, fraction, batches=cfg.grow_batches)
-    else:
-        mask = se.rigl(model, None, fraction, grow="random", seed=worker.seed("grow", t, k)).bitmap
+    mask = next_mask(worker, k, model, t, fraction, cfg)
     first_drift = drift if own.first_drift is None else own.first_drift
     sent = send(model, k, t, messages, own.sent)
     return Client(model, mask, own.first_mask, drift, first_drift, sent)
 
 
-def first_client(worker: Worker, k: int, initial: se.State, *, cfg: Config, messages: Messages) -> Client:
+def next_mask(worker: Worker, k: int, model: se.State, t: int, fraction: float, cfg: Masks) -> se.Bitmap:
+    """RigL: m^{t+1} of a trained model."""
+    if cfg.grow == "gradient":
+        return worker.grow(k, model, t, fraction, batches=cfg.grow_batches)
+    return se.rigl(model, None, fraction, grow="random", seed=worker.seed("grow", t, k)).bitmap
+
+
+def first_client(worker: Worker, k: int, initial: se.State, *, cfg: Masks, messages: Messages) -> Client:
     """w0 under a mask of its own."""
     masks = se.erk_masks if cfg.distribution == "erk" else se.uniform_masks
     layout = initial.layout

@@ -1,0 +1,99 @@
+"""DFedAvgM (Sun, Li, Wang: IEEE TPAMI 2023, arXiv 2104.11375), Algorithm 2: the quantised one.
+
+    x_k <- x_k + mean of Q(z_j - x_j) over j in G_k and k itself
+    z_k  = E epochs of SGD with momentum from x_k
+    Q(d) = s round(d / s),  s = max |d| / 32767 of the whole difference:  16 bits a number, and one scale
+
+It is the client's own x_k that the mean is added to, as published, not the mean of the x_j: nobody knows
+those of others. So the mean of x over all clients moves by that of Q(z - x) where the mixing is doubly
+stochastic (all have equally many neighbours, both ways). On the full graph all have one x, and this is
+DFedAvg but for Q; on any other nothing pulls the x_k together again. Everybody starts from one w0, and trains
+at once on the messages of the last round; the first ones say 0.
+
+Differs from the paper or the authors' code in:
+- Q rounds to the nearest, so that it is off by s / 2 at most
+- biases and norm parameters travel as float32; the paper's count has 2 byte for them too
+- the authors' code rounds to float16 (`values = "fp16"`), and adds the mean to the trained model z_k
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field
+
+import sparse_engine as se
+from fl.algorithms.base import Bytes, Env, Inputs, Round, exchange, inputs, message_sizes, together
+from fl.client import Worker
+from fl.config import Messages, Positive, Section
+from fl.messages import Sent, send
+
+BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "q16": 2, "q8": 1}
+
+
+class Config(Section):
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """of local training, fresh every round"""
+    values: Literal["fp32", "bf16", "fp16", "q16", "q8"] = "q16"
+    """Q: numbers in messages; messages.values goes before it where it is not fp32"""
+    max_norm: Positive | None = 10.0
+    """clip the norm of the gradient"""
+
+
+@dataclass(frozen=True)
+class Client:
+    start: se.State  # x; its model is z = x + what it sent
+    sent: Sent  # the message of z - x
+
+
+@dataclass(frozen=True)
+class State:
+    clients: tuple[Client, ...]
+
+
+class Done(NamedTuple):
+    client: Client
+    model: se.State  # z
+
+
+def init(env: Env) -> State:
+    first = Client(env.initial, send(se.zeros(env.initial), 0, 0, quantiser(env)))
+    return State((first,) * env.num_clients)
+
+
+def run_round(state: State, t: int, env: Env) -> Round:
+    neighbours = env.topology.neighbours(t)
+    update = partial(local_update, t=t, cfg=env.config, messages=quantiser(env))
+    done = env.map(update, inputs(state.clients, neighbours))
+    return Round(
+        State(tuple(done[k].client for k in range(env.num_clients))),
+        models=[done[k].model for k in range(env.num_clients)],
+        schedule=together(env, t, neighbours),
+        traffic=exchange(neighbours, sizes(state, env.config)),
+    )
+
+
+def local_update(
+    worker: Worker, k: int, given: Inputs[Client], *, t: int, cfg: Config, messages: Messages
+) -> Done:
+    """Mix, train, send."""
+    own = given.client
+    differences = [own.sent.model, *given.neighbours]
+    start = se.combine([*differences, own.start], [*[1 / len(differences)] * len(differences), 1])
+    model = worker.train(k, start, t, momentum=cfg.momentum, max_norm=cfg.max_norm)
+    sent = send(se.combine([model, start], [1, -1]), k, t, messages, own.sent)
+    return Done(Client(start, sent), model)
+
+
+def quantiser(env: Env) -> Messages:
+    """Q: it remembers nothing of what it lost, unless it is that of `messages`."""
+    if env.messages.values != "fp32":
+        return env.messages
+    return Messages(values=env.config.values, error_feedback=False)
+
+
+def sizes(state: State, cfg: Config) -> Bytes:
+    """Of the messages; the paper counts every number as long as Q makes it."""
+    found = message_sizes([client.sent for client in state.clients])
+    found[:, 1] = found[:, 1] * BYTES[cfg.values] // 4
+    return found
