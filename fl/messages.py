@@ -5,7 +5,8 @@
                             to the client's next one
 
 A client writes one message a round, and everybody who takes its model gets that one. Nobody is taken to keep
-the masks of others, so masks travel whole, but for one that all draw from the same seed (GossipFL).
+the masks of others, so masks travel whole, but for one that all draw from the same seed (GossipFL) and the
+answer to a server that has just sent its own (FedDST).
 """
 
 from dataclasses import dataclass

@@ -54,6 +54,8 @@ def test_busiest_volumes_of_the_paper(name, classes, dense_mb, sparsity, sparse_
     bits = -sum(p * np.log2(p) for p in (sparsity, 1 - sparsity))
     assert plain == pytest.approx(paper + 10 * bits * layout.segments.numel / 8 / 2**20, rel=1e-3)
     assert real < 0.9 * plain  # exponents of weights have much in common
+    central = server(100, range(10), Sent(dense, 7), [Sent(dense, 7)] * 10).down[:, 2]
+    assert central.argmax() == 100 and central.max() / 2**20 == pytest.approx(dense_mb, abs=0.05)
     assert message_sizes([Sent(dense, 7)])[0].tolist() == [
         7,
         *[dense.nbytes - 8 * layout.segments.num_words] * 2,

@@ -1,0 +1,120 @@
+"""FedAvg (McMahan, Moore, Ramage, Hampson, Aguera y Arcas: AISTATS 2017, arXiv 1602.05629), Algorithm 1.
+
+    the server sends w^t to a random set S_t of clients
+    w_k = E epochs of SGD from w^t                       for k in S_t
+    w^{t+1} = sum_k n_k w_k / sum_k n_k                  n_k training samples
+
+`accuracy_global` is that of w^{t+1} on every client's test samples, `accuracy_mean` that of the w_k.
+
+Differs from the paper or the authors' code in:
+- gradients are clipped, as in the code of DA-DPFL's authors
+- a client that was not sampled ends the round with the new global model, which it would be served
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import sparse_engine as se
+from fl import config
+from fl.algorithms.base import Env, Round, Traffic, apart, server
+from fl.client import Worker
+from fl.config import Count, Messages, Positive, Section
+from fl.messages import Sent, send
+from fl.metrics import mean
+
+
+class Config(Section):
+    clients_per_round: Count | None = None
+    """how many clients the server samples in a round; default: 10, or all where there are fewer"""
+    max_norm: Positive | None = 10.0
+    """clip the norm of the gradient"""
+
+    def fits(self, run: config.Config) -> None:
+        if self.clients_per_round is not None and self.clients_per_round > run.num_clients:
+            raise ValueError(
+                f"clients_per_round: expected at most num_clients = {run.num_clients}, "
+                f"got {self.clients_per_round}"
+            )
+
+
+@dataclass(frozen=True)
+class Server:
+    """What the server keeps, and what clients keep of their messages."""
+
+    model: se.State  # w^t
+    sent: Sent  # its message
+    uploads: tuple[Sent | None, ...]  # the clients' last messages, where these lost something
+
+
+class Inputs(NamedTuple):
+    model: se.State  # w^t as it arrived
+    upload: Sent | None  # the client's last message
+
+
+class Update(NamedTuple):
+    model: se.State  # w_k
+    sent: Sent
+    samples: int  # n_k
+
+
+def init(env: Env) -> Server:
+    return first(env.initial, env)
+
+
+def run_round(state: Server, t: int, env: Env) -> Round:
+    update = partial(local_update, t=t, cfg=env.config, messages=env.messages)
+    done = env.map(update, inputs(state, t, env))
+    return ended(state, weighted_mean(done), done, t, env)
+
+
+def local_update(worker: Worker, k: int, given: Inputs, *, t: int, cfg: Config, messages: Messages) -> Update:
+    trained = worker.train(k, given.model, t, max_norm=cfg.max_norm)
+    return Update(trained, send(trained, k, t, messages, given.upload), worker.num_samples(k))
+
+
+def first(model: se.State, env: Env) -> Server:
+    """Before round 0."""
+    return Server(model, send(model, env.num_clients, 0, env.messages), (None,) * env.num_clients)
+
+
+def inputs(state: Server, t: int, env: Env) -> dict[int, Inputs]:
+    """What the clients of S_t start from, by number."""
+    size = env.config.clients_per_round or min(10, env.num_clients)
+    clients = env.rng("clients", t).choice(env.num_clients, size, replace=False)
+    return {k: Inputs(state.sent.model, state.uploads[k]) for k in sorted(clients.tolist())}
+
+
+def weighted_mean(done: Mapping[int, Update]) -> se.State:
+    """w^{t+1}, of the models as they reach the server."""
+    total = sum(update.samples for update in done.values())
+    models = [update.sent.model for update in done.values()]
+    return se.combine(models, [update.samples / total for update in done.values()])
+
+
+def served(state: Server, model: se.State, done: Mapping[int, Update], t: int, env: Env) -> Server:
+    """The server with its new model, and a message of it. The server is the node after the last client."""
+    sent = send(model, env.num_clients, t + 1, env.messages, state.sent)
+    lossy = {k: update.sent if update.sent.lost is not None else None for k, update in done.items()}
+    return Server(model, sent, tuple(lossy.get(k, old) for k, old in enumerate(state.uploads)))
+
+
+def traffic(state: Server, done: Mapping[int, Update], env: Env) -> Traffic:
+    return server(env.num_clients, [*done], state.sent, [update.sent for update in done.values()])
+
+
+def ended(state: Server, model: se.State, done: Mapping[int, Update], t: int, env: Env) -> Round:
+    """The round after which the server has `model`."""
+    tested = env.map(test, dict.fromkeys(range(env.num_clients), model))
+    return Round(
+        served(state, model, done, t, env),
+        models=[done[k].model if k in done else model for k in range(env.num_clients)],
+        schedule=apart(env, t),
+        traffic=traffic(state, done, env),
+        facts={"sampled": len(done), "accuracy_global": mean(tested.values())},
+    )
+
+
+def test(worker: Worker, k: int, model: se.State) -> float | None:
+    return worker.test(k, model)

@@ -1,0 +1,96 @@
+"""Runs of the algorithms with a server: the same results whatever happens, and figures that add up."""
+
+from math import isclose
+
+import pytest
+from killed import in_a_process
+from typer.testing import CliRunner
+
+from fl import config, federation
+from fl.cli import app
+from fl.federation import Interrupted, Options
+from fl.progress import Listener
+from fl.rundir import CLIENTS, METRICS, read_jsonl
+
+CHANGES = {
+    "fedavg": ["messages.values=q8"],  # what messages lost is part of the state
+    "ditto": [],
+    "feddst": ["feddst.interval=2", "messages.values=bf16"],
+}
+
+
+@pytest.fixture(scope="module", params=CHANGES)
+def run(request, tiny, tmp_path_factory):
+    """Three rounds of three out of four clients: the configuration, and a run that nobody disturbed."""
+    name = request.param
+    changes = [f"algorithm={name}", "num_rounds=3", f"{name}.clients_per_round=3", *CHANGES[name]]
+    path = tmp_path_factory.mktemp(name) / "run"
+    federation.start(tiny(*changes), path, Options(workers=1))
+    return tiny(*changes), path
+
+
+class StopAt(Listener):
+    """Interrupts a round when its clients shall train."""
+
+    def __init__(self, t):
+        self.t, self.now = t, None
+
+    def round_started(self, t):
+        self.now = t
+
+    def wave_started(self, clients):
+        if self.now == self.t:
+            raise KeyboardInterrupt
+
+
+def test_interrupted_and_resumed_on_more_workers(run, tmp_path, same_results):
+    cfg, path = run
+    with pytest.raises(Interrupted):
+        federation.start(cfg, tmp_path / "run", Options(1, StopAt(1)))
+    assert len(read_jsonl(tmp_path / "run" / METRICS)) == 1
+    federation.resume(tmp_path / "run", Options(workers=2))
+    same_results(tmp_path / "run", path)
+
+
+def test_killed_and_resumed(run, tmp_path, same_results):
+    cfg, path = run
+    file = tmp_path / "config.toml"
+    file.write_text(config.dumps(cfg))
+    assert in_a_process(file, tmp_path / "run", kill_at=30) == -1  # in the second round
+    assert read_jsonl(tmp_path / "run" / METRICS)
+    assert in_a_process(file, tmp_path / "run") > 0
+    same_results(tmp_path / "run", path)
+
+
+def test_figures_add_up(run):
+    cfg, path = run
+    rounds, clients = read_jsonl(path / METRICS), read_jsonl(path / CLIENTS)
+    numel = sum(p.numel() for p in federation.prepare(cfg).network.parameters())
+    for line in rounds:
+        mine = [client for client in clients if client["round"] == line["round"]]
+        assert len(mine) == line["sampled"] == 3 and len({client["client"] for client in mine}) == 3
+        up, down = ([client[key] for client in mine] for key in ("bytes_up", "bytes_down"))
+        assert line["bytes_total"] == sum(up) + sum(down) and line["bytes_busiest"] == max(sum(up), *down)
+        assert line["bytes_busiest_dense"] == 3 * 4 * numel and line["bytes_total_dense"] == 6 * 4 * numel
+        assert isclose(line["bytes_up_mean"], sum(up) / 4) and len(set(down)) == 1
+        assert isclose(line["accuracy_mean"], sum(client["accuracy"] for client in mine) / 3)
+        last = max(client["sim_finish_s"] for client in mine)
+        assert isclose(line["sim_time_s"], last + line["bytes_busiest"] * 8 / 1e9)
+        energy = 450 * 5 / 80e12 * line["flop_round"] + 8 / 1e9 * line["bytes_total"]
+        assert isclose(line["sim_energy_j"], energy)
+        assert 0 <= line["accuracy_personal" if cfg.algorithm == "ditto" else "accuracy_global"] <= 1
+        assert line["depth"] == 0 and line["pruned"] == 0
+    density = 0.5 if cfg.algorithm == "feddst" else 1.0
+    (found,) = {line["density_mean"] for line in rounds}
+    assert found == pytest.approx(density, abs=1e-3)
+    assert len({client["client"] for client in clients}) == 4
+
+
+def test_the_command_line(tmp_path):
+    changes = ["algorithm=feddst", "num_rounds=2", "training.epochs=1", "feddst.interval=1"]
+    options = [word for change in changes for word in ("--set", change)]
+    out = tmp_path / "run"
+    done = CliRunner().invoke(app, ["run", "demo", *options, "--out", str(out), "--workers", "1"])
+    assert done.exit_code == 0, done.output
+    assert "demo: feddst on digits" in done.output and (out / "report.html").stat().st_size > 1000
+    assert [line["sampled"] for line in read_jsonl(out / METRICS)] == [10, 10]
