@@ -247,7 +247,8 @@ def _make_type(sections: tuple[tuple[str, type[Section]], ...]) -> type[Config]:
         try:
             self.settings.fits(self)
         except ValueError as wrong:
-            raise ValueError(f"{self.algorithm}.{wrong}") from wrong
+            elsewhere = str(wrong).partition(".")[0] in Config.model_fields  # another section's key
+            raise ValueError(str(wrong) if elsewhere else f"{self.algorithm}.{wrong}") from wrong
         return self
 
     fields: dict[str, Any] = {name: (section, section()) for name, section in sections}

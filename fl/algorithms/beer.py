@@ -1,0 +1,177 @@
+"""BEER (Zhao, Li, Li, Richtarik, Chi: NeurIPS 2022, arXiv 2201.13320), Algorithm 1: gradient tracking with
+compressed gossip on a fixed undirected graph.
+
+    V <- V + gamma (W - I) G + g_t - g_{t-1}        G <- G + C(V - G)
+    X <- X + gamma (W - I) H - eta V                H <- H + C(X - H)
+
+X: models;  V: every client's estimate of the mean gradient (the mean of V is the mean of g_t, always);  H, G:
+what others know of X and V;  W: Metropolis' weights 1 / (1 + max(degrees)), symmetric and doubly stochastic.
+With C = identity this is gradient tracking with the mixing matrix I + gamma (W - I).
+
+Differs from the paper or the authors' code in:
+- g_t is what the client's E epochs of SGD from X with rate eta moved it by, over eta: the sum of their
+  gradients, so that a round holds as much local work as everybody's, and the model after local training is
+  X - eta g_t. One step on all samples gives the paper's g_t = grad f(X): `gradient = "full"`. (The authors'
+  code keeps the trained model in place of X and tracks the gradient of the last batch alone.)
+- H starts at w0, which all know, and not at 0; G starts at C(g_0) where the paper has 0: its loop, begun at V
+- a graph that changes has no W: where the topology is `random`, redrawn each round, BEER draws one regular
+  graph for the whole run, with as many neighbours (one more where clients x neighbours is odd), as the
+  authors ran it on a fixed graph with M. Any other graph is taken with its links both ways
+- C is damped to a contraction as gsgd is; its noise is uniform, as published (the code: normal)
+- eta falls as training.lr does; weight decay and clipping (at 10, each local step) as in the code
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+
+import sparse_engine as se
+from fl import config, topology
+from fl.algorithms.base import Env, Round, exchange, together
+from fl.client import Worker
+from fl.compression import Compressed, Compression, compress
+from fl.config import Messages, Positive, Section
+from fl.topology import Neighbours
+
+
+class Config(Section):
+    lr: Positive = 0.05
+    """eta: of local steps and of the step along V; falls as training.lr does"""
+    gamma: Annotated[float, Field(gt=0, le=1)] = 0.01
+    """how far X and V move towards those of the neighbours in a round"""
+    gradient: Literal["epochs", "full"] = "epochs"
+    """g_t: summed over the epochs of local training, or of the mean loss at X (as published)"""
+    max_norm: Positive | None = 10.0
+    """clip the norm of the gradient"""
+    compression: Compression = Compression()
+
+    def fits(self, run: config.Config) -> None:
+        if run.topology.redraw:
+            raise ValueError(
+                "topology.redraw: expected a fixed graph for beer, got true: "
+                "set topology.redraw=false, or topology.kind to regular, ring or full without it"
+            )
+
+
+@dataclass(frozen=True)
+class Client:
+    X: se.State
+    V: se.State
+    G: se.State
+    H: se.State
+    g: se.State  # g_{t-1}
+
+
+@dataclass(frozen=True)
+class State:
+    clients: tuple[Client, ...]
+
+
+class Inputs(NamedTuple):
+    """A client, its neighbours' H and G, and their weights in W."""
+
+    client: Client
+    weights: Sequence[float]
+    H: Sequence[se.State]
+    G: Sequence[se.State]
+
+
+class Outputs(NamedTuple):
+    client: Client
+    messages: tuple[Compressed, Compressed]
+
+
+def init(env: Env) -> State:
+    w0, nothing = env.initial, se.zeros(env.initial)
+    return State((Client(w0, nothing, nothing, w0, nothing),) * env.num_clients)
+
+
+def run_round(state: State, t: int, env: Env) -> Round:
+    links = graph(env.topology)
+    weights = metropolis(links)
+    tasks = {k: inputs(k, state, links, weights) for k in range(env.num_clients)}
+    done = env.map(partial(local_update, t=t, cfg=env.config, messages=env.messages), tasks)
+    clients = tuple(done[k].client for k in range(env.num_clients))
+    sizes = [np.sum([sent.sizes for sent in done[k].messages], axis=0) for k in range(env.num_clients)]
+    return Round(
+        State(clients),
+        models=[client.X for client in clients],
+        schedule=together(env, t, links),
+        traffic=exchange(links, np.array(sizes, dtype=np.int64)),
+        facts={"degree_mean": float(links.degrees.mean())},
+    )
+
+
+def inputs(k: int, state: State, links: Neighbours, weights: NDArray[np.float64]) -> Inputs:
+    near = [state.clients[j] for j in links.of(k)]
+    own = weights[links.indptr[k] : links.indptr[k + 1]]
+    return Inputs(state.clients[k], own.tolist(), [c.H for c in near], [c.G for c in near])
+
+
+def local_update(
+    worker: Worker, k: int, given: Inputs, *, t: int, cfg: Config, messages: Messages
+) -> Outputs:
+    """The box above for one client. G and H of neighbours are the last round's, so nobody waits."""
+    old, eta = given.client, cfg.lr * worker.setting.training.lr_decay**t
+
+    def send(name: str, now: se.State, known: se.State) -> Compressed:
+        noise = torch.Generator().manual_seed(worker.seed(f"beer {name}", t, k))
+        return compress(se.combine([now, known], [1, -1]), cfg.compression, messages, noise, k, t)
+
+    g = gradient(worker, k, old.X, t, cfg, eta)
+    V = moved(old.V, old.G, given.G, given.weights, cfg.gamma, [(g, 1.0), (old.g, -1.0)])
+    X = moved(old.X, old.H, given.H, given.weights, cfg.gamma, [(V, -eta)])
+    of_v, of_x = send("V", V, old.G), send("X", X, old.H)
+    G, H = se.combine([old.G, of_v.model], [1, 1]), se.combine([old.H, of_x.model], [1, 1])
+    if cfg.gradient == "full":
+        worker.report.accuracy = worker.test(k, X)
+    return Outputs(Client(X, V, G, H, g), (of_v, of_x))
+
+
+def gradient(worker: Worker, k: int, X: se.State, t: int, cfg: Config, eta: float) -> se.State:
+    """g_t of client k at X, with weight decay, clipped."""
+    if cfg.gradient == "epochs":
+        trained = worker.train(k, X, t, lr=cfg.lr, momentum=0.0, max_norm=cfg.max_norm)
+        return se.combine([X, trained], [1 / eta, -1 / eta])
+    worker.report.accuracy_before = worker.test(k, X)
+    g = se.combine([worker.gradient(k, X, t), X], [1, worker.setting.training.weight_decay])
+    norm = float((g.values.double().square().sum() + g.rest.double().square().sum()).sqrt())
+    limit = math.inf if cfg.max_norm is None else cfg.max_norm
+    return se.combine([g], [limit / norm]) if norm > limit else g
+
+
+def moved(
+    own: se.State,
+    known: se.State,
+    near: Sequence[se.State],
+    weights: Sequence[float],
+    gamma: float,
+    more: Sequence[tuple[se.State, float]],
+) -> se.State:
+    """own + gamma sum_j w_j (near_j - known) + more"""
+    states, factors = zip(*more, strict=True)
+    mix = [gamma * w for w in weights]
+    return se.combine([own, known, *near, *states], [1, -sum(mix), *mix, *factors])
+
+
+def graph(links: topology.Topology) -> Neighbours:
+    """The fixed undirected graph of a run."""
+    if links.kind == "random" and links.redraw:
+        degree = links.degree + links.num_clients * links.degree % 2
+        return topology.make("regular", links.num_clients, degree=degree, seed=links.seed).neighbours(0)
+    found = links.neighbours(0)
+    ends = found.takers(), found.indices
+    return topology.from_links(links.num_clients, np.concatenate(ends), np.concatenate(ends[::-1]))
+
+
+def metropolis(links: Neighbours) -> NDArray[np.float64]:
+    """W's entry of every link, in the order of `links.indices`; what is missing to 1 is the client's own."""
+    degrees = links.degrees
+    return 1 / (1.0 + np.maximum(degrees[links.takers()], degrees[links.indices]))
