@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from messages import LAYOUT, state_of
 from torch import nn
 
 import sparse_engine as se
@@ -36,6 +37,24 @@ def test_combine_keeps_nothing_of_the_first():
     found = se.combine([state], [1.0])
     found.values.zero_(), found.rest.zero_(), found.integers.zero_().add_(7)
     assert state.values.any() and state.rest.any() and not (state.integers == 7).any()
+
+
+def test_overlay_takes_a_part_and_leaves_the_rest_alone():
+    own, part = state_of(), state_of(1)
+    own.values[::7] = -0.0
+    part.values[::5] = 0.0  # a stored 0 is a value
+    over = se.overlay(own, part)
+    for name in LAYOUT.names:
+        stored = own.pattern(name).mask()
+        both = stored & part.pattern(name).mask()
+        wanted = torch.where(both, part.tensor(name).to_dense(), own.tensor(name).to_dense())
+        found = over.tensor(name).to_dense()
+        assert name != "wide.weight" or (both.any() and (stored & ~both).any())
+        assert torch.equal(found.view(torch.int32)[stored & ~both], wanted.view(torch.int32)[stored & ~both])
+        assert torch.equal(found, wanted) and torch.equal(over.pattern(name).mask(), stored)
+    assert torch.equal(over.rest, part.rest) and torch.equal(over.integers, own.integers)
+    over.values.zero_(), over.rest.zero_()
+    assert own.values.any() and part.rest.any()
 
 
 def test_zeros():

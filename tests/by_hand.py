@@ -1,0 +1,88 @@
+"""Clients with four weights and a bias that train by adding numbers: all can be worked out on paper."""
+
+import numpy as np
+import torch
+
+import sparse_engine as se
+from fl import topology
+from fl.algorithms.base import Env
+from fl.config import Messages
+from fl.devices import DeviceModel
+from fl.rng import stream
+from sparse_engine.state import Entry
+
+LAYOUT = se.Layout(("w",), ((1, 4),), (Entry("b", (1,), torch.float32),))
+
+
+def bitmap(bits):
+    return LAYOUT.bitmap_of({"w": torch.tensor([[bit == "1" for bit in bits]])})
+
+
+def bits(pattern):
+    (mask,) = se.masks(model([0] * 5).with_pattern(pattern)).values()
+    return "".join("1" if bit else "0" for bit in mask.view(-1).tolist())
+
+
+def model(numbers, stored="1111"):
+    """The last number is the bias."""
+    x = torch.as_tensor(numbers, dtype=torch.float32)
+    empty = torch.empty(0, dtype=torch.int64)
+    return se.State(LAYOUT, bitmap(stored), x[:-1].clone(), x[-1:].clone(), empty)
+
+
+def numbers(states):
+    """[models, stored weights and the bias]"""
+    return np.array([torch.cat([x.values, x.rest]).tolist() for x in states])
+
+
+W0 = np.array([1.0, 2.0, 3.0, 4.0, 10.0])
+INITIAL = model(W0)
+
+
+class Worker:
+    """Adds gains[k] to what client k starts from (only where that stores weights)."""
+
+    initial = INITIAL
+
+    def __init__(self, gains):
+        self.gains, self.starts, self.told = np.asarray(gains, float), {}, []
+
+    def train(self, k, start, t, **told):
+        self.starts[k] = start
+        self.told.append(told)
+        gain = model(self.gains[k]).with_pattern(start.bitmap)
+        return se.combine([start, gain], [1, 1])
+
+    def grow(self, k, state, t, fraction, batches):
+        """RigL gives everybody the same mask, mirrored."""
+        self.fraction, self.batches = fraction, batches
+        return bitmap(bits(state.bitmap)[::-1])
+
+    def seed(self, purpose, t=0, k=0):
+        return int(stream(0, purpose, t, k).integers(2**63))
+
+
+class Serial:
+    """An executor of one worker."""
+
+    def __init__(self, worker):
+        self.worker = worker
+
+    def map(self, function, tasks):
+        return {k: function(self.worker, k, task) for k, task in tasks.items()}
+
+
+def env(cfg, gains, kind="line", degree=2, redraw=None, messages=None, seed=0):
+    num_clients = len(gains)
+    graph = topology.make(kind, num_clients, degree=degree, redraw=redraw, seed=seed)
+    world = Serial(Worker(gains)), DeviceModel(), messages or Messages()
+    return Env(cfg, num_clients, 100, seed, INITIAL, graph, *world)
+
+
+def rounds(algorithm, world, count, state=None, first=0):
+    """What `count` rounds gave."""
+    state, done = algorithm.init(world) if state is None else state, []
+    for t in range(first, first + count):
+        done.append(algorithm.run_round(state, t, world))
+        state = done[-1].state
+    return done
