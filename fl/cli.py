@@ -56,10 +56,53 @@ def run(
 
 
 @app.command()
-def report(
-    path: Annotated[Path, typer.Argument(metavar="DIR", help="the directory of a run, finished or not")],
+def compare(
+    source: Annotated[
+        str | None,
+        typer.Argument(metavar="[CONFIG_OR_PRESET]", help="a preset (`sparsefl list`) or a TOML file"),
+    ] = None,
+    algorithms: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,...", help="which: a,b,c or all; NAME=A: A once more, under another name"),
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="seeds of each, from the seed on; 1,A=3: 3 of A. Default 1"),
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="change a key of all; NAME:KEY=VALUE: of one"),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="where all goes; default runs/compare-NAME-TIME")
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="go on; more --algorithms or --seeds are added to it"),
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="clients at a time; default: one a core")] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(help="accuracy (0 to 1) whose cost is told; default: 95 % of the worst final one"),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="accuracy against rounds and bytes: .png or .html")
+    ] = None,
 ) -> None:
-    """Make DIR/report.html anew: figures, table and settings of a run on one page."""
+    """Algorithms side by side, same data and seeds: `sparsefl compare demo --algorithms all --seeds 3`."""
+    from fl.compare_command import Arguments, run
+
+    given = Arguments(source, algorithms, seeds, changes or (), out, resume, workers, target, plot)
+    raise typer.Exit(run(Console(), given))
+
+
+@app.command()
+def report(
+    path: Annotated[
+        Path, typer.Argument(metavar="DIR", help="the directory of a run or a comparison, finished or not")
+    ],
+) -> None:
+    """Make DIR/report.html anew: figures, table and settings of a run or a comparison on one page."""
     from fl.run_command import show_report
 
     raise typer.Exit(show_report(Console(), path))

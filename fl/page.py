@@ -38,6 +38,9 @@ section { min-width: 0 } .empty { background: #f5f7fa; color: #616e7c; padding: 
 th, td { text-align: right; padding: .25rem .6rem; border-bottom: 1px solid #e4e7eb; vertical-align: top }
 th { color: #616e7c; font-weight: 600 } th:first-child, td:first-child { text-align: left; padding-left: 0 }
 .facts td { text-align: left; overflow-wrap: anywhere } td { white-space: pre-wrap }
+.numbers { font-size: .85rem } .numbers td { white-space: nowrap } .numbers th { vertical-align: bottom }
+.numbers th, .numbers td { padding: .25rem .4rem }
+.numbers th:first-child, .numbers td:first-child { position: sticky; left: 0; background: #fff }
 pre { font-size: .85rem; white-space: pre-wrap; overflow-wrap: anywhere; background: #f5f7fa; padding: 1rem }
 summary { cursor: pointer; font-weight: 600; margin: .5rem 0 }
 @media (max-width: 30rem) { th, td { padding: .25rem .3rem; font-size: .85rem } }
@@ -90,7 +93,7 @@ def grid(panels: Iterable[Panel]) -> str:
 
 
 def table(rows: Iterable[Sequence[str]], head: Sequence[str] = (), kind: str = "") -> str:
-    """Cells are text. With `kind="facts"`, names and what they are."""
+    """Cells are text. `kind="facts"`: names and what they are; "numbers": many, the first column stays."""
     top = f"<tr>{''.join(f'<th>{escape(name)}</th>' for name in head)}</tr>" if head else ""
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f'<div class="scroll"><table class="{kind}">{top}{body}</table></div>\n'
@@ -106,18 +109,24 @@ def tiles(figures: Iterable[tuple[str, str, str]]) -> str:
     return f'<div class="tiles">{shown}</div>\n'
 
 
+def look(i: int) -> tuple[str, str]:
+    """Colour and dash of line number i."""
+    return COLOURS[i % len(COLOURS)], _DASHES[i // len(COLOURS) % len(_DASHES)]
+
+
 def curves(lines: Sequence[Curve]) -> go.Figure:
     """Lines in the order of the colours, unless they bring their own. Dress it next."""
     figure = go.Figure()
     for i, line in enumerate(lines):
+        colour, dash = look(i)
         figure.add_scatter(
             x=list(line.x),
             y=list(line.y),
             name=plain(line.name),
             mode="lines" if len(line.x) > MANY else "lines+markers",
             line={
-                "color": line.colour or COLOURS[i % len(COLOURS)],
-                "dash": line.dash or _DASHES[i // len(COLOURS) % len(_DASHES)],
+                "color": line.colour or colour,
+                "dash": line.dash or dash,
                 "width": 2,
             },
             marker={"size": 5},

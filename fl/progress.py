@@ -13,6 +13,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -95,7 +96,7 @@ class Lines(Listener):
     def round_finished(self, record: Record) -> None:
         done, left = record["round"] + 1, self.rounds - record["round"] - 1
         eta = (perf_counter() - self.began) / (done - self.first) * left
-        self._print(f"round {record['round']:>4}/{self.rounds - 1}  {_figures(record)}  left {duration(eta)}")
+        self._print(f"round {record['round']:>4}/{self.rounds - 1}  {figures(record)}  left {duration(eta)}")
 
     def note(self, text: str) -> None:
         self._print(text)
@@ -109,16 +110,7 @@ class Bars(Listener):
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[figures]}"),
-            console=console,
-            transient=True,
-        )
+        self.progress = bars(console, TimeElapsedColumn(), TimeRemainingColumn())
 
     def run_started(self, config: Config, path: Path, first: int) -> None:
         self.console.print(_title(config, path), markup=False, highlight=False, soft_wrap=True)
@@ -140,7 +132,7 @@ class Bars(Listener):
         self.progress.advance(self.clients)
 
     def round_finished(self, record: Record) -> None:
-        self.progress.update(self.rounds, advance=1, figures=_figures(record))
+        self.progress.update(self.rounds, advance=1, figures=figures(record))
 
     def note(self, text: str) -> None:
         self.progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -181,6 +173,19 @@ class TensorBoard(Listener):
     def run_stopped(self) -> None:
         if self._writer is not None:
             self._writer.close()
+
+
+def bars(console: Console, *columns: ProgressColumn) -> Progress:
+    """Bars with a name, how many of how many, `columns`, and the field `figures`."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        *columns,
+        TextColumn("{task.fields[figures]}"),
+        console=console,
+        transient=True,
+    )
 
 
 def for_console(console: Console) -> Listener:
@@ -258,7 +263,8 @@ def _title(config: Config, path: Path) -> str:
     return f"{config.name}: {describe(config)}, in {path}"
 
 
-def _figures(record: Record) -> str:
+def figures(record: Record) -> str:
+    """The main ones of a line of metrics.jsonl."""
     parts = [
         f"accuracy {percent(record['accuracy_mean'])}",
         f"density {record['density_mean']:.3f}",

@@ -3,6 +3,7 @@
 write(path)      makes path/report.html, of a finished run or of one that is not
 """
 
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 
@@ -64,13 +65,16 @@ def _less(ours: float, dense: float, unit: str) -> tuple[str, str]:
 
 def _meaning(cfg: Config) -> str:
     """Of the columns and the modelled figures."""
+    dense = "Dense: the same messages with every weight in them, and the same samples through dense models. "
+    return dense + modelled(cfg)
+
+
+def modelled(cfg: Config) -> str:
+    """What the devices are that were modelled."""
     model = cfg.devices
     speed = quantity(model.peak_flops / model.over_peak, "FLOP/s")
     device = f"{speed} at {model.compute_watts:g} W, and {quantity(model.bandwidth, 'bit/s')}"
-    return (
-        "Dense: the same messages with every weight in them, and the same samples through dense models. "
-        f"Modelled, not measured: {model.kind} devices that do {device}."
-    )
+    return f"Modelled, not measured: {model.kind} devices that do {device}."
 
 
 def settings(run: Recorded) -> str:
@@ -81,8 +85,13 @@ def settings(run: Recorded) -> str:
 def environment(run: Recorded) -> str:
     """Versions, hardware and commit."""
     if run.summary is not None and run.finished:
-        facts = run.summary["environment"] | {"workers": str(run.summary["workers"])}
-        shown = page.table(facts.items(), kind="facts")
-    else:
+        return facts(run.summary["environment"] | {"workers": str(run.summary["workers"])})
+    return facts({})
+
+
+def facts(environment: Mapping[str, str]) -> str:
+    """The same, of {fact: value}."""
+    shown = page.table(environment.items(), kind="facts")
+    if not environment:
         shown = '<p class="note">No data: recorded when the run ends.</p>\n'
     return f"<details open><summary>Versions and hardware</summary>{shown}</details>\n"

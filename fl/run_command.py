@@ -82,9 +82,14 @@ def run(console: Console, given: Arguments) -> int:
 
 
 def show_report(console: Console, path: Path) -> int:
-    """Write the report of the run in `path`, return the exit code."""
+    """Write the report of the run or comparison in `path`, return the exit code."""
+    from fl import compare, compare_command  # which needs this module
+
     try:
-        _report(console, path)
+        if compare.is_comparison(path):
+            compare_command.write_report(console, path)
+        else:
+            _report(console, path)
         return 0
     except ConfigError as wrong:
         return failed(console, str(wrong), WRONG_USE)

@@ -1,0 +1,91 @@
+"""Runs algorithms x seeds (fl/compare_plan.py), each in a run directory (fl/rundir.py) of its own:
+
+    plan.json               what runs
+    NAME-seed-0/ ...        directories of runs; failed.txt in one: why it ended, in its first line
+    comparison.json, comparison.md, report.html     written by fl/compare_report.py
+
+Finished runs are not run again, one that was interrupted goes on. One that cannot go on (diverged, refused by
+its algorithm, any error in it) leaves the others alone. A full disk or missing data ends everything.
+"""
+
+import traceback
+from pathlib import Path
+
+from fl import federation
+from fl.checkpoint import CheckpointError
+from fl.client import Diverged
+from fl.compare_plan import Plan, Run, from_json
+from fl.compare_progress import Display
+from fl.config import ConfigError
+from fl.federation import Interrupted, Options
+from fl.rundir import CONFIG, PLAN, SUMMARY, RunDir, RunDirError, write_atomic
+
+FAILED = "failed.txt"
+_SENTENCES = (ConfigError, Diverged, CheckpointError)  # their messages need no traceback
+
+
+def start(plan: Plan, path: Path, workers: int | None, display: Display) -> None:
+    """A new comparison in `path`."""
+    federation.prepare(plan.base)  # data may be missing: then nothing is written
+    with RunDir.create(path) as directory:
+        directory.write_json(PLAN, plan.to_json())
+        _finish(plan, path, workers, display)
+
+
+def resume(plan: Plan, path: Path, workers: int | None, display: Display) -> None:
+    """What the comparison in `path` lacks; `plan` is its own, or an extended one."""
+    with RunDir.open(path, PLAN) as directory:
+        directory.write_json(PLAN, plan.to_json())
+        _finish(plan, path, workers, display)
+
+
+def read_plan(path: Path) -> Plan:
+    """Of a comparison's directory."""
+    if not is_comparison(path):
+        raise RunDirError(f"expected the directory of a comparison, got {path}, which has no {PLAN}")
+    try:
+        return from_json(RunDir(path).read_json(PLAN))
+    except (KeyError, TypeError, AttributeError) as wrong:
+        raise RunDirError(f"expected the plan of a comparison in {path / PLAN}, got {wrong!r}") from wrong
+
+
+def is_comparison(path: Path) -> bool:
+    return (path / PLAN).is_file()
+
+
+def why_failed(folder: Path) -> str | None:
+    """Why the run in `folder` ended, in a sentence; None: it did not fail."""
+    file = folder / FAILED
+    return file.read_text(encoding="utf-8").partition("\n")[0] if file.exists() else None
+
+
+def _finish(plan: Plan, path: Path, workers: int | None, display: Display) -> None:
+    left = [run for run in plan.runs if not (path / run.folder / SUMMARY).exists()]
+    display.comparison_started(plan, path, left)
+    try:
+        for run in left:
+            _one(plan, run, path / run.folder, Options(workers, display), display)
+    finally:
+        display.comparison_stopped()
+
+
+def _one(plan: Plan, run: Run, folder: Path, options: Options, display: Display) -> None:
+    (folder / FAILED).unlink(missing_ok=True)
+    try:
+        cfg = plan.config(run)
+        begun = (folder / CONFIG).exists()
+        summary = federation.resume(folder, options) if begun else federation.start(cfg, folder, options)
+        display.run_finished(run, summary)
+    except (Interrupted, RunDirError, OSError):
+        raise
+    except Exception as wrong:
+        _failed(folder, wrong)
+        display.run_failed(run, why_failed(folder) or "")
+
+
+def _failed(folder: Path, wrong: Exception) -> None:
+    known = isinstance(wrong, _SENTENCES)
+    text = "; ".join(str(wrong).splitlines()) if known else f"{type(wrong).__name__}: {wrong}"
+    trace = "" if known else "".join(traceback.format_exception(wrong))
+    folder.mkdir(exist_ok=True)
+    write_atomic(folder / FAILED, f"{text}\n{trace}".encode())

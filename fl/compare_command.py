@@ -1,0 +1,103 @@
+"""`sparsefl compare`: from arguments to a comparison, and from what goes wrong to a sentence."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from shlex import quote
+
+from rich.console import Console
+
+from fl import compare, compare_plan, compare_progress, compare_report, compare_table, picture
+from fl.compare_plan import Plan
+from fl.config import ConfigError
+from fl.federation import Interrupted
+from fl.run_command import INTERRUPTED, WRONG_USE, failed, stopped_by_signals
+from fl.rundir import REPORT
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What the command line said."""
+
+    source: str | None = None
+    algorithms: str | None = None
+    seeds: str | None = None
+    changes: Sequence[str] = ()
+    out: Path | None = None
+    resume: Path | None = None
+    workers: int | None = None
+    target: float | None = None
+    plot: Path | None = None
+
+    def check(self) -> None:
+        if (self.source is None) == (self.resume is None):
+            raise ConfigError("expected either a configuration (a preset or a file) or --resume DIR")
+        if self.resume is not None and self.out is not None:
+            raise ConfigError("expected --resume without --out: the comparison goes on where it was started")
+        if self.source is not None and self.algorithms is None:
+            raise ConfigError("expected --algorithms, as a,b,c or all, got none")
+        if self.workers is not None and self.workers < 1:
+            raise ConfigError(f"--workers: expected at least 1, got {self.workers}")
+        if self.target is not None and not 0 < self.target <= 1:
+            raise ConfigError(f"--target: expected an accuracy above 0, up to 1, got {self.target:g}")
+        if self.plot is not None:
+            _check_plot(self.plot)
+
+
+def run(console: Console, given: Arguments) -> int:
+    """Run or resume, print the table, write the report, return the exit code: 0 if every run has finished."""
+    path = given.resume
+    try:
+        given.check()
+        display = compare_progress.for_console(console)
+        with stopped_by_signals():
+            if given.resume is None:
+                plan = _planned(given)
+                path = given.out or Path("runs") / f"compare-{plan.base.name}-{datetime.now():%Y%m%d-%H%M%S}"
+                compare.start(plan, path, given.workers, display)
+            else:
+                path = given.resume
+                compare.resume(_extended(compare.read_plan(path), given), path, given.workers, display)
+            return _show(console, path, given.plot)
+    except ConfigError as wrong:
+        return failed(console, str(wrong), WRONG_USE)
+    except (OSError, RuntimeError) as wrong:
+        return failed(console, str(wrong), 1)
+    except (Interrupted, KeyboardInterrupt):
+        again = f"sparsefl compare --resume {quote(str(path))}"
+        return failed(console, f"stopped; continue with: {again}", INTERRUPTED)
+
+
+def write_report(console: Console, path: Path) -> None:
+    """Of the comparison in `path`."""
+    compare_report.write(path)
+    console.print(f"the report is {path / REPORT}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _planned(given: Arguments) -> Plan:
+    assert given.source is not None and given.algorithms is not None  # check() saw to it
+    return compare_plan.make(given.source, given.algorithms, given.seeds or "1", given.changes, given.target)
+
+
+def _extended(plan: Plan, given: Arguments) -> Plan:
+    plan = compare_plan.extend(plan, given.algorithms, given.seeds, given.changes)
+    return plan if given.target is None else replace(plan, target=given.target)
+
+
+def _show(console: Console, path: Path, plot: Path | None) -> int:
+    comparison = compare_report.write(path)
+    compare_table.show(console, comparison.to_json())
+    if plot is not None:
+        compare_report.draw(plot, comparison)
+    for what, where in (("comparison", path), ("report", path / REPORT), ("plot", plot)):
+        if where is not None:
+            console.print(f"the {what} is {where}", markup=False, highlight=False, soft_wrap=True)
+    return 0 if comparison.complete else 1
+
+
+def _check_plot(path: Path) -> None:
+    try:
+        picture.check(path)
+    except ValueError as wrong:
+        raise ConfigError(f"--plot: {wrong}") from wrong

@@ -1,0 +1,187 @@
+"""The tables of a comparison, made from what comparison.json holds: for terminals, Markdown and pages.
+
+Measured and modelled figures have columns of their own, and names that say which they are.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from fl.progress import duration, size
+from fl.recorded import Record
+from fl.simulate import quantity
+
+Cells = list[str]
+NONE = "-"
+
+
+class Column(NamedTuple):
+    key: str
+    head: str
+    shown: Callable[[float], str]
+    deviation: bool = False  # "mean ± sd" where there are several seeds
+
+
+class Shown(NamedTuple):
+    """A table as text. The first column names the row."""
+
+    head: Cells
+    rows: list[Cells]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f}"
+
+
+def _count(number: float) -> str:
+    return quantity(number, "").strip()
+
+
+def _seconds(time: float) -> str:
+    return quantity(time, "s") if 0 < time < 1 else duration(time)
+
+
+def _joule(energy: float) -> str:
+    return quantity(energy, "J")
+
+
+_COSTS = (
+    Column("bytes_total", "sent", size),
+    Column("bytes_total_paper", "sent, paper's count", size),
+    Column("flop_total", "training FLOP", _count),
+    Column("wall_s", "wall time, measured", _seconds),
+    Column("train_s", "training time, measured", _seconds),
+    Column("sim_time_s", "time, modelled", _seconds),
+    Column("sim_energy_j", "energy, modelled", _joule),
+)
+_RESULTS = (
+    Column("accuracy_best", "best accuracy, %", _percent, True),
+    Column("accuracy_last", "last accuracy, %", _percent, True),
+    Column("accuracy_global_best", "best of the server, %", _percent, True),
+    Column("sparsity_last", "sparsity, last", "{:.3f}".format),
+    *_COSTS[:2],
+    Column("bytes_busiest_mean", "busiest, a round", size),
+    Column("bytes_busiest_mean_paper", "busiest, paper's count", size),
+    *_COSTS[2:],
+)
+_TARGET = (Column("rounds", "rounds", "{:.3g}".format, True), *_COSTS)
+MEANING = (
+    "Means over seeds, ± standard deviation. Accuracy: the models of clients that trained (personal models "
+    "of all, where an algorithm keeps them), each on its client's test samples; best and last round. "
+    "Sent: bytes of all messages as they were written; the paper counts 4 byte a stored value and no mask. "
+    "Busiest: received in a round by the client or server that receives most, mean over rounds. Wall time, "
+    "and training time summed over clients, were measured on the machine of the comparison; time and energy "
+    "of clients' devices are modelled."
+)
+
+
+def results(told: Record) -> Shown:
+    """A row an algorithm."""
+    columns = [column for column in _RESULTS if _any(told, "figures", column.key)]
+    counts = {name: (one["finished"], one["planned"]) for name, one in told["algorithms"].items()}
+    return _table(told, "figures", "seeds", counts, columns)
+
+
+def to_target(told: Record) -> Shown:
+    """The same for what the target accuracy cost; "reached" counts seeds."""
+    counts = {name: (one["reached"], one["finished"]) for name, one in told["algorithms"].items()}
+    return _table(told, "to_target", "reached", counts, _TARGET)
+
+
+def target(told: Record) -> str:
+    """In a sentence."""
+    given = told["target"]
+    return f"Target accuracy: {100 * given['accuracy']:.2f} % ({given['meaning']})" if given else "No target."
+
+
+def notes(told: Record) -> Cells:
+    """What is not finished, by name."""
+    return [
+        f"{run['name']}, seed {run['seed']}: {run['state']}: {run['message']}"
+        for run in told["runs"]
+        if run["state"] != "finished"
+    ]
+
+
+def markdown(told: Record) -> str:
+    """comparison.md."""
+    facts = told["environment"]
+    parts = [
+        f"# {told['name']}: {', '.join(told['algorithms'])}",
+        f"{told['num_clients']} clients, {told['num_rounds']} rounds. {told['description']}".strip(),
+        _markdown(results(told)),
+        "\n".join(f"- {note}" for note in notes(told)),
+        MEANING,
+        target(told),
+        _markdown(to_target(told)) if told["target"] else "",
+        ", ".join(f"{name} {value}" for name, value in facts.items()),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def show(console: Console, told: Record) -> None:
+    """For a terminal."""
+    _print(console, results(told))
+    for note in notes(told):
+        console.print(note, style="red", markup=False, highlight=False, soft_wrap=True)
+    console.print(target(told), markup=False, highlight=False, soft_wrap=True)
+    if told["target"]:
+        _print(console, to_target(told))
+
+
+def _table(
+    told: Record, part: str, head: str, counts: Mapping[str, tuple[int, int]], columns: Sequence[Column]
+) -> Shown:
+    rows = [
+        [name, _of(*counts[name]), *(_cell(one[part], column) for column in columns)]
+        for name, one in told["algorithms"].items()
+    ]
+    return Shown(["algorithm", head, *(column.head for column in columns)], rows)
+
+
+def _of(there: int, of: int) -> str:
+    return str(there) if there == of else f"{there} of {of}"
+
+
+def _cell(spreads: Record | None, column: Column) -> str:
+    one = spreads[column.key] if spreads else None
+    if one is None:
+        return NONE
+    shown = column.shown(one["mean"])
+    return f"{shown} ± {column.shown(one['sd'])}" if column.deviation and one["sd"] is not None else shown
+
+
+def _any(told: Record, part: str, key: str) -> bool:
+    return any(one[part] and one[part][key] is not None for one in told["algorithms"].values())
+
+
+def _markdown(shown: Shown) -> str:
+    lines = [shown.head, ["---", *["---:"] * (len(shown.head) - 1)], *shown.rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+
+
+def _print(console: Console, shown: Shown) -> None:
+    """As many columns side by side as fit, the first one before each of them."""
+    for columns in _parts(shown, console.width):
+        table = Table(header_style="bold")
+        for i in columns:
+            table.add_column(shown.head[i], justify="right" if i else "left", no_wrap=i == 0)
+        for row in shown.rows:
+            table.add_row(*(row[i].replace(" ", "\N{NO-BREAK SPACE}") for i in columns))
+        console.print(table, markup=False, highlight=False)
+
+
+def _parts(shown: Shown, width: int) -> list[list[int]]:
+    """Numbers of columns; headings may break between words."""
+    needed = [
+        max([*(len(row[i]) for row in shown.rows), *map(len, head.split())]) + 3
+        for i, head in enumerate(shown.head)
+    ]
+    parts = [[0]]
+    for i in range(1, len(needed)):
+        if sum(needed[j] for j in parts[-1]) + needed[i] + 1 > width and len(parts[-1]) > 1:
+            parts.append([0])
+        parts[-1].append(i)
+    return parts
