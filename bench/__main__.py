@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bench import cases, cost, layers, models, ops, report, rounds, rounds_plot, wire
+from bench import cases, cost, layers, models, ops, report, rounds, rounds_plot, theory, wire
 from bench.meta import meta
 from fl import config, picture
 
@@ -26,7 +26,7 @@ def main(argv: list[str]) -> int:
     _models_arguments(commands.add_parser("models", help="whole training steps against dense PyTorch"))
     _join_arguments(commands.add_parser("join", help="result files of one benchmark, other cases, as one"))
     rounds.arguments(commands.add_parser("rounds", help="whole runs on sparse kernels and on dense ones"))
-    _cost_arguments(commands.add_parser("cost", help="the paper's volumes, and the bytes of real messages"))
+    _cost_arguments(commands.add_parser("cost", help="bytes and FLOP of every method, as the paper has them"))
     _wire_arguments(commands.add_parser("wire", help="messages: bytes against the bound, and GB/s"))
     _table_arguments(commands.add_parser("table", help="a result file as a Markdown table"))
     args = parser.parse_args(argv)
@@ -131,17 +131,36 @@ def _rounds(args: argparse.Namespace) -> int:
 
 def _cost_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here")
-    parser.add_argument("--quick", action="store_true", help="the last row only")
+    parser.add_argument("--quick", action="store_true", help="the last data set only")
+    usual = theory.Setting()
+    group = parser.add_argument_group("theory", "Theorem 1's constants")
+    group.add_argument("--neighbours", type=int, nargs="+", default=[2, 5, 10, 20, 50], help="M")
+    group.add_argument("--rounds", type=int, default=usual.T, help="T")
+    group.add_argument("--steps", type=int, default=usual.E, help="E, local steps")
+    group.add_argument("--mu", type=float, default=usual.mu, help="smoothness of the losses")
+    group.add_argument(
+        "--sigma", type=float, nargs=3, default=[1.0, 1.0, 1.0], metavar=("L", "G", "P"),
+        help="deviations of gradients: within a client, between clients, by masks",
+    )  # fmt: skip
+    group.add_argument("--gap", type=float, default=usual.gap, help="f0 - f*; default: log 10")
+    group.add_argument("--eta", type=float, help="step size; default: half of what is usable")
 
 
 def _cost(args: argparse.Namespace) -> int:
     args.threads = 1
-    rows = list(_shown(cost.run(cost.PAPER[-1:] if args.quick else cost.PAPER)))
-    columns = {"model": "", "data": "", "sparsity": "", "implied": ".4f", "printed": ".1f", "paper": ".1f",
-               **{form: ".1f" for form in cost.FORMS}}  # fmt: skip
-    return _finish(
-        args, rows, columns, cost.summarise, 1, title="MB received by the busiest client in a round"
-    )
+    given = args.rounds, args.steps, args.mu, *args.sigma, args.gap
+    try:
+        settings = [theory.Setting(m, *given) for m in args.neighbours]
+    except ValueError as wrong:
+        print(wrong, file=sys.stderr)
+        return 2
+    rows = list(_shown(cost.run(tuple(cost.TASKS)[-1:] if args.quick else tuple(cost.TASKS))))
+    constants = [theory.row(setting, args.eta) for setting in settings]
+    columns = {"method": "", "data": "", "sparsity": "", "mb": ".1f", "mb_printed": ".1f", "mb_off": "+.2%",
+               "mb_real": ".1f", "tflop": ".2f", "tflop_printed": ".1f", "tflop_off": "+.1%"}  # fmt: skip
+    tables = {"table": cost.as_table(rows), "more": [cost.theory_table(settings, constants)]}
+    title = "MB received by the busiest in a round, TFLOP of a client's training; _printed: in the paper"
+    return _finish(args, rows, columns, cost.summarise, 1, title, tables | {"theory": constants})
 
 
 def _wire_arguments(parser: argparse.ArgumentParser) -> None:
@@ -181,11 +200,13 @@ def _finish(
     summarise: Callable[[list[dict[str, Any]]], dict],
     repeats: int,
     title: str = "times_ours: how many times our time",
+    also: dict[str, Any] | None = None,
     **more: Any,
 ) -> int:
     console = report.console()
     report.show_rows(rows, columns, title, console)
     result = {"meta": meta(args.threads, repeats=repeats, **more), "rows": rows, "summary": summarise(rows)}
+    result |= also or {}
     console.print(report.markdown(result), markup=False, soft_wrap=True)
     if args.json:
         report.save(result, args.json)

@@ -35,7 +35,8 @@ def markdown(result: Result, title: str = "") -> str:
     """The table of a result, or its summary as one: a row an operation, a column a density."""
     summary, meta = result["summary"], result["meta"]
     if "table" in result:
-        return _ready(result["table"], meta)
+        tables = [result["table"], *result.get("more", [])]
+        return "\n".join(["\n\n".join(map(_ready, tables)), _origin(meta)])
     columns = sorted({column for cells in summary.values() for column in cells}, key=float, reverse=True)
     lines = [f"| {title or 'operation'} | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     for op, cells in summary.items():
@@ -47,12 +48,12 @@ def markdown(result: Result, title: str = "") -> str:
     return "\n".join([*lines, _origin(meta)])
 
 
-def _ready(table: Result, meta: Result) -> str:
+def _ready(table: Result) -> str:
     """{"head": cells, "rows": lists of cells, "note": a sentence}, all of them text."""
     head, rows = table["head"], table["rows"]
     lines = ["| " + " | ".join(cells) + " |" for cells in [head, *rows]]
     lines.insert(1, "|---" * len(head) + "|")
-    return "\n".join([*lines, f"\n{table['note']}", _origin(meta)])
+    return "\n".join([*lines, f"\n{table['note']}"])
 
 
 def _origin(meta: Result) -> str:
