@@ -204,8 +204,8 @@ def as_table(rows: list[Row]) -> Row:
     head = ["a round"] + [f"{data} {what}" for data in tasks for what in ("MB", "real", "TFLOP")]
     reasons = "; ".join(f"[{letter}] {why}" for why, letter in letters.items())
     note = (
-        "In brackets: as the paper prints it. Its AlexNet has 10 classes, as by default; what each layer keeps "
-        f"in the end of DA-DPFL it does not say. Differences: {reasons}."
+        "In brackets: as the paper prints it. Its AlexNet has 10 classes, as by default; it does not say what "
+        f"each layer keeps in the end of DA-DPFL. Differences: {reasons}."
     )
     return {"head": head, "rows": [[name, *cells] for name, cells in lines.items()], "note": note}
 
