@@ -35,10 +35,10 @@ def test_three_rounds_by_hand():
 
 def test_the_grid_by_hand():
     """s = 1: a difference of 32767 sets it for all four weights; halves go to the even one."""
-    gains = np.array([[32767, 0.25, -0.625, 2.5, 0.3]] * 3)
+    gains = np.array([[32767, 0.75, -0.375, 2.5, 0.3]] * 3)
     (first,) = rounds(dfedavgm, env(Config(), gains), 1)
     q = numbers([first.state.clients[1].sent.model])[0]
-    assert q[:4].tolist() == [32767, 0, -1, 2] and q[4] == pytest.approx(0.3, rel=1e-5)  # the bias is float32
+    assert q[:4].tolist() == [32767, 1, 0, 2] and q[4] == pytest.approx(0.3, rel=1e-5)  # the bias is float32
 
 
 def test_bytes():

@@ -104,6 +104,9 @@ def test_without_going_uphill_it_is_dfedavg_bit_by_bit(setting):
         models = [worker.train(k, x, t, momentum=0.9, max_norm=10.0) for k, x in enumerate(starts)]
         for ours, theirs in zip(done[t].models, models, strict=True):
             assert torch.equal(ours.values, theirs.values) and torch.equal(ours.rest, theirs.rest)
+    before, after = ([client.sent.nbytes for client in done[t].state.clients] for t in (1, 2))
+    takers = world.topology.neighbours(2).receivers
+    assert done[2].traffic.up[:, 0].tolist() == (takers * before).tolist() and before != after
     uphill = rounds(dfedsam, world_of(setting, Config(), "random"), 3)
     assert not torch.equal(uphill[-1].models[0].values, models[0].values)
 

@@ -60,9 +60,12 @@ def test_first_masks_are_those_of_da_dpfl():
         assert len({bits(c.mask) for c in ours}) == 1 or not shared
 
 
-def test_random_growth_keeps_the_number():
+def test_random_growth():
     (done,) = rounds(dispfl, env(Config(grow="random"), GAINS, "full"), 1, three())
     assert [client.mask.nnz for client in done.state.clients] == [2, 2, 3]
+    alike = State((three().clients[0],) * 6)
+    (done,) = rounds(dispfl, env(Config(grow="random", alpha0=0.5), [[1.0] * 5] * 6, "full"), 1, alike)
+    assert len({bits(client.mask) for client in done.state.clients}) > 1  # everybody draws for itself
 
 
 def restored(path, algorithm, layout):
