@@ -1,13 +1,17 @@
 """Runs of the algorithms with a server: the same results whatever happens, and figures that add up."""
 
+from dataclasses import replace
 from math import isclose
 
 import pytest
+from central import random_env
 from killed import in_a_process
 from typer.testing import CliRunner
 
 from fl import config, federation
+from fl.algorithms import ditto, fedavg, feddst
 from fl.cli import app
+from fl.config import Messages
 from fl.federation import Interrupted, Options
 from fl.progress import Listener
 from fl.rundir import CLIENTS, METRICS, read_jsonl
@@ -94,3 +98,25 @@ def test_the_command_line(tmp_path):
     assert done.exit_code == 0, done.output
     assert "demo: feddst on digits" in done.output and (out / "report.html").stat().st_size > 1000
     assert [line["sampled"] for line in read_jsonl(out / METRICS)] == [10, 10]
+
+
+@pytest.mark.parametrize("algorithm", [fedavg, ditto, feddst])
+def test_clients_build_on_their_last_message(algorithm, monkeypatch):
+    world = random_env(algorithm.Config(clients_per_round=4), num_rounds=2)
+    world, calls = replace(world, messages=Messages(values="q8")), {}
+    real = algorithm.send
+
+    def send(model, k, t, messages, before=None, **more):
+        calls[k, t] = before, real(model, k, t, messages, before, **more)
+        return calls[k, t][1]
+
+    monkeypatch.setattr(algorithm, "send", send)
+    state = algorithm.init(world)
+    for t in range(2):
+        state = algorithm.run_round(state, t, world).state
+    asked = [{k for k, when in calls if when == t and k < 7} for t in range(2)]
+    assert all(calls[k, 0][0] is None for k in asked[0]) and asked[0] & asked[1] and asked[0] - asked[1]
+    for k in asked[1]:
+        assert calls[k, 1][0] is (calls[k, 0][1] if k in asked[0] else None)
+    uploads = (state.server if algorithm is ditto else state).uploads
+    assert all(uploads[k] is calls[k, 1 if k in asked[1] else 0][1] for k in asked[0] | asked[1])

@@ -110,6 +110,25 @@ def test_rounded_messages_both_ways():
     assert exact.state.uploads == (None,) * 7 and exact.state.sent.lost is None
 
 
+def test_what_messages_lost_is_sent_with_the_next():
+    """arrived + lost = model + lost before, for the server and every client that was asked again."""
+    world = replace(random_env(Config(clients_per_round=4), num_rounds=2), messages=Messages(values="q8"))
+    zero = fedavg.init(world)
+    first = fedavg.run_round(zero, 0, world).state
+    result = fedavg.run_round(first, 1, world)
+    second = result.state
+    again = set(world.executor.waves[0]) & set(world.executor.waves[2])
+    pairs = [(zero.sent, first.sent, first.model), (first.sent, second.sent, second.model)]
+    pairs += [(first.uploads[k], second.uploads[k], result.models[k]) for k in again]
+    assert again
+    for before, after, wanted in pairs:
+        given = wanted.values.double() + before.lost.values.double()
+        assert torch.allclose(after.model.values.double() + after.lost.values.double(), given, atol=1e-6)
+        assert float(before.lost.values.abs().max()) > 1e-4
+    for k in set(world.executor.waves[0]) - again:
+        assert second.uploads[k] is first.uploads[k]  # it waits until its client is asked again
+
+
 @pytest.mark.parametrize(
     ("clients", "given", "wanted"), [(4, None, 4), (12, None, 10), (12, 3, 3), (4, 4, 4)]
 )
