@@ -205,8 +205,9 @@ def as_table(rows: list[Row]) -> Row:
     reasons = "; ".join(f"[{letter}] {why}" for why, letter in letters.items())
     note = (
         "In brackets: as the paper prints it. Its AlexNet has 10 classes, as by default; what each layer "
-        "keeps in the end of DA-DPFL it does not say. DA-DPFL's volumes are at the sparsity that fits best of "
-        f"those that round to the printed one: +0.0% says that the two agree, no more. Differences: {reasons}."
+        "keeps in the end of DA-DPFL it does not say. DA-DPFL's volumes are at the sparsity that fits best "
+        "of those that round to the printed one: +0.0% says that the two agree, no more. Differences: "
+        f"{reasons}."
     )
     return {"head": head, "rows": [[name, *cells] for name, cells in lines.items()], "note": note}
 
