@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 PRESETS = Path(__file__).with_name("presets")
+NONE = "none"
 
 Count = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
@@ -36,6 +37,20 @@ class Section(BaseModel):
     """A table of the file. Unknown keys are refused, values are not converted, nothing changes later."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _none(cls, given: Any) -> Any:
+        """TOML has no null: "none" is one where a key that may be unset is set by default."""
+        if not isinstance(given, dict):
+            return given
+        return {key: None if value == NONE and cls.unsets(key) else value for key, value in given.items()}
+
+    @classmethod
+    def unsets(cls, key: str) -> bool:
+        """Whether None is allowed, and not the default."""
+        field = cls.model_fields.get(key)
+        return field is not None and field.default is not None and type(None) in get_args(field.annotation)
 
     def fits(self, run: "Config") -> None:
         """Raises ValueError("key: expected ..., got ...") where an algorithm cannot run like this."""
@@ -211,7 +226,7 @@ def parse(tree: Mapping[str, Any]) -> Config:
 
 def changed(config: Config, changes: Iterable[str]) -> Config:
     """`config` with changes like "training.kernels='dense'"."""
-    tree = config.model_dump(exclude_none=True)
+    tree = _plain(config)
     for change in changes:
         _set(tree, change)
     return parse(tree)
@@ -306,13 +321,27 @@ def _set(tree: dict[str, Any], change: str) -> None:
         tree = tree.setdefault(part, {})
         if not isinstance(tree, dict):
             raise ConfigError(f"{key.strip()}: expected a key of a section, got one below the value {part!r}")
-    if text.strip() == "none":  # TOML has no null: back to the default, which is None where that is allowed
-        tree.pop(path[-1], None)
+    if text.strip() == NONE:  # TOML has no null: back to the default, which is None where that is allowed
+        if _unsets(path):
+            tree[path[-1]] = NONE
+        else:
+            tree.pop(path[-1], None)
         return
     try:
         tree[path[-1]] = tomllib.loads(f"value = {text.strip()}")["value"]
     except tomllib.TOMLDecodeError:
         tree[path[-1]] = text.strip()  # a bare word is a string
+
+
+def _unsets(path: list[str]) -> bool:
+    """Whether None is allowed for the key, and not its default."""
+    section: Any = _type()
+    for part in path[:-1]:
+        field = section.model_fields.get(part)
+        section = field.annotation if field else None
+        if not (isinstance(section, type) and issubclass(section, Section)):
+            return False
+    return section.unsets(path[-1])
 
 
 def _explain(error: Any, tree: Mapping[str, Any]) -> str:
@@ -405,8 +434,17 @@ def _dump(section: Section, path: str, skip: Iterable[str] = ()) -> str:
             table = f"{path}.{name}" if path else name
             tables.append(f"\n[{table}]\n{_dump(value, table)}")
         else:
-            lines.append(f"# {name} is not set" if value is None else f"{name} = {_value(value)}")
+            shown = NONE if value is None and section.unsets(name) else value
+            lines.append(f"# {name} is not set" if shown is None else f"{name} = {_value(shown)}")
     return "".join(line + "\n" for line in lines) + "".join(tables)
+
+
+def _plain(section: Section) -> dict[str, Any]:
+    """What `parse` makes the section of."""
+    values = {name: getattr(section, name) for name in type(section).model_fields}
+    plain = {name: _plain(x) if isinstance(x, Section) else x for name, x in values.items()}
+    there = {name: x for name, x in plain.items() if x is not None or section.unsets(name)}
+    return {name: NONE if x is None else x for name, x in there.items()}
 
 
 def _value(value: Any) -> str:

@@ -80,6 +80,22 @@ def test_changes_are_toml_or_bare_words():
 def test_none_sets_back_to_the_default():
     assert config.load("demo", ["training.max_norm=10", "training.max_norm=none"]).training.max_norm is None
     assert config.load("demo", ["training.batch_size=none"]).training.batch_size == 128
+    with pytest.raises(ConfigError, match="expected a known key"):
+        config.load("demo", ["training.nothing=1", "training.nowhere.nothing=none"])
+
+
+def test_a_key_that_is_set_by_default_can_be_unset():
+    """Also in a file, in what is written, and in what is made of it."""
+    clipped = config.load("demo", ["algorithm=dfedsam"])
+    free = config.load("demo", ["algorithm=dfedsam", "dfedsam.max_norm=none"])
+    assert clipped.dfedsam.max_norm == 10 and free.dfedsam.max_norm is None
+    assert 'max_norm = "none"' in config.dumps(free) and "max_norm = 10.0" in config.dumps(clipped)
+    assert config.loads(config.dumps(free)).dfedsam == free.dfedsam
+    assert config.changed(free, ["seed=3"]).dfedsam.max_norm is None
+    assert config.changed(free, ["dfedsam.max_norm=2"]).dfedsam.max_norm == 2
+    assert config.changed(clipped, ["dfedsam.max_norm=none"]) == free
+    with pytest.raises(ConfigError, match="dfedsam.momentum: expected a number, got 'none'"):
+        config.loads(config.dumps(free).replace("momentum = 0.9", 'momentum = "none"'))
 
 
 def test_a_file_may_extend_a_preset(tmp_path):
