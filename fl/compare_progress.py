@@ -41,7 +41,7 @@ class Display(Listener):
         self.console = console
 
     def comparison_started(self, plan: Plan, path: Path, left: Sequence[Run]) -> None:
-        self.plan, self.runs, self.rounds = plan, plan.runs, plan.base.num_rounds
+        self.runs, self.rounds = plan.runs, plan.base.num_rounds
         self.estimate = Estimate(left, self.rounds)
         done = f", {len(self.runs) - len(left)} of them finished" if len(left) < len(self.runs) else ""
         self.note(f"{plan.base.name}: {', '.join(plan.entries)}: {len(self.runs)} runs{done}, in {path}")
@@ -100,10 +100,11 @@ class CompareBars(Display):
 
     def run_started(self, config: Config, path: Path, first: int) -> None:
         super().run_started(config, path, first)
+        self.asked, self.num_clients = 0, config.num_clients
         self.progress.reset(
             self.one, description=str(self.run), total=self.rounds, completed=first, figures=""
         )
-        self.progress.update(self.clients, total=config.num_clients, description="clients")
+        self.progress.reset(self.clients, total=self.num_clients, description="clients")
 
     def round_started(self, t: int) -> None:
         self.asked = 0
@@ -111,8 +112,7 @@ class CompareBars(Display):
 
     def wave_started(self, clients: int) -> None:
         self.asked += clients
-        total = max(self.plan.base.num_clients, self.asked)
-        self.progress.update(self.clients, total=total)
+        self.progress.update(self.clients, total=max(self.num_clients, self.asked))
 
     def client_finished(self, k: int) -> None:
         self.progress.advance(self.clients)
@@ -120,7 +120,7 @@ class CompareBars(Display):
     def round_finished(self, record: Record) -> None:
         super().round_finished(record)
         self.progress.update(self.one, advance=1, figures=figures(record))
-        self.progress.update(self.all, figures=self._left())
+        self.progress.update(self.all, figures=self._left(), refresh=True)
 
     def run_finished(self, run: Run, summary: Record) -> None:
         super().run_finished(run, summary)

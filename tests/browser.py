@@ -1,4 +1,4 @@
-"""Pages in headless Chromium: what they put on the console, and what they look like from inside."""
+"""Pages (fl/page.py): the figures in them, the console of a browser that shows them, how they look to it."""
 
 import html
 import json
@@ -35,6 +35,21 @@ addEventListener("load", () => setTimeout(() => parent.postMessage({
 }, "*"), 300));
 </script>
 """
+
+
+def figures(text: str) -> dict[str, tuple]:
+    """{title: (traces, layout)} as a browser finds them in a page."""
+    found = {}
+    for section in re.findall(r"<section.*?</section>", text, re.DOTALL):
+        title = re.search("<h2>(.*?)</h2>", section)[1]
+        call = re.search(r'Plotly\.newPlot\(\s*"figure-\d+",\s*', section)
+        if call is None:
+            assert 'class="empty">No data: ' in section, title
+            continue
+        traces, end = json.JSONDecoder().raw_decode(section, call.end())
+        comma = re.compile(r",\s*").match(section, end)
+        found[title] = traces, json.JSONDecoder().raw_decode(section, comma.end())[0]
+    return found
 
 
 def look(pages: dict[str, tuple[str, int]], folder: Path) -> tuple[dict[str, dict], list[str]]:

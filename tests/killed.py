@@ -48,12 +48,24 @@ def run(config_file: str, path: str, kill_at: int | None, told: "multiprocessing
         told.put(events)
 
 
-def in_a_process(config_file: Path, path: Path, kill_at: int | None = None) -> int:
-    """The number of events of a run that ends; -1 of one that was killed."""
+def compare(config_file: str, path: str, kill_at: int | None, told: "multiprocessing.Queue[int]") -> None:
+    """The same for a comparison of two, one seed each."""
+    from rich.console import Console
+
+    from fl import compare_command
+
+    place = {"resume": Path(path)} if (Path(path) / "plan.json").exists() else {"out": Path(path)}
+    new = {"source": config_file, "algorithms": "da_dpfl,b=da_dpfl", "changes": ["b:da_dpfl.max_wait=0"]}
+    given = compare_command.Arguments(**place, **(new if "out" in place else {}), workers=1)
+    told.put(count_events(lambda: compare_command.run(Console(quiet=True), given), kill_at))
+
+
+def in_a_process(config_file: Path, path: Path, kill_at: int | None = None, target=run) -> int:
+    """The number of events of a run (or what `target` does) that ends; -1 of one that was killed."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["fl.federation", "torch._dynamo"])
     told = context.Queue()
-    process = context.Process(target=run, args=(str(config_file), str(path), kill_at, told))
+    process = context.Process(target=target, args=(str(config_file), str(path), kill_at, told))
     process.start()
     process.join(120)
     if process.exitcode == -signal.SIGKILL:

@@ -91,27 +91,12 @@ def run(path):
     return recorded.read(path)
 
 
-def figures(text):
-    """{title: (traces, layout)} as a browser finds them in the page."""
-    found = {}
-    for section in re.findall(r"<section.*?</section>", text, re.DOTALL):
-        title = re.search("<h2>(.*?)</h2>", section)[1]
-        call = re.search(r'Plotly\.newPlot\(\s*"figure-\d+",\s*', section)
-        if call is None:
-            assert 'class="empty">No data: ' in section, title
-            continue
-        traces, end = json.JSONDecoder().raw_decode(section, call.end())
-        comma = re.compile(r",\s*").match(section, end)
-        found[title] = traces, json.JSONDecoder().raw_decode(section, comma.end())[0]
-    return found
-
-
 def texts(run):
     return {panel.title: panel.missing for panel in report_figures.panels(run) if panel.figure is None}
 
 
 def test_figures_hold_what_was_recorded(path, run):
-    found = figures(report.html(run))
+    found = browser.figures(report.html(run))
     lines = [json.loads(one) for one in (path / "metrics.jsonl").read_text().splitlines()]
     assert len(found) == 14 and len(lines) == 8
     for (title, name), key in LINES.items():
@@ -126,7 +111,7 @@ def test_figures_hold_what_was_recorded(path, run):
 
 
 def test_clients_and_partition(run):
-    found = figures(report.html(run))
+    found = browser.figures(report.html(run))
     spread = {trace["name"]: trace["y"] for trace in found["Accuracy over clients"][0]}
     assert spread["median"] == [0.5] * 8
     assert spread["middle half"] == [0.25] * 8 and spread["middle half, upper"] == [0.75] * 8
@@ -139,14 +124,14 @@ def test_clients_and_partition(run):
 
 
 def test_every_axis_has_a_title(run):
-    for title, (traces, layout) in figures(report.html(run)).items():
+    for title, (traces, layout) in browser.figures(report.html(run)).items():
         assert layout["xaxis"]["title"]["text"] in ("round", "client"), title
         assert layout["yaxis"]["title"]["text"], title
         assert all(trace.get("name") or trace["type"] == "heatmap" for trace in traces)
 
 
 def test_first_pruning_time_and_prunings_are_marked(run):
-    found = figures(report.html(run))
+    found = browser.figures(report.html(run))
     for title in ("Accuracy", "Density", "Votes to prune", "How much drift still moves", "Drift"):
         upright = [shape for shape in found[title][1]["shapes"] if shape["x0"] == shape["x1"]]
         assert [(x["name"], x["x0"]) for x in upright] == [("t* = 2", 2), ("pruning", 3), ("pruning", 5)]
@@ -183,7 +168,8 @@ def test_a_run_that_is_not_finished(tmp_path):
         file.write('{"round": 2, "accuracy_me')
     text = report.html(recorded.read(path))
     assert "<b>Not finished:</b> 2 of 8 rounds" in text and "recorded when the run ends" in text
-    assert figures(text)["Accuracy"][0][0]["y"] == [line(0)["accuracy_mean"], line(1)["accuracy_mean"]]
+    accuracy = browser.figures(text)["Accuracy"][0][0]["y"]
+    assert accuracy == [line(t)["accuracy_mean"] for t in (0, 1)]
     assert "test accuracy, best round" in text
 
 
@@ -229,7 +215,7 @@ def test_many_layers_and_many_clients(tmp_path):
     layers = [f"layer{i}.conv.weight" for i in range(30)]
     lines = [line(t, layers) for t in range(4)]
     run = recorded.read(make_run(tmp_path / "run", lines, num_clients=450, clients=False))
-    found = figures(report.html(run))
+    found = browser.figures(report.html(run))
     (heat,), layout = found["Density of layers"]
     assert heat["type"] == "heatmap" and heat["zmax"] == 1
     assert heat["z"] == [[one["layer_density"][name] for one in lines] for name in layers]
@@ -245,9 +231,9 @@ def test_names_are_escaped(tmp_path):
     text = report.html(run)
     assert "<script>alert" not in text and '<b>"names' not in text
     assert "<h1>&lt;script&gt;alert(1)" in text and "<title>&lt;script&gt;" in text
-    (trace,) = figures(text)["Density of layers"][0]
+    (trace,) = browser.figures(text)["Density of layers"][0]
     assert trace["name"].startswith("&lt;script&gt;")  # plotly reads a few tags itself
-    (heat,), layout = figures(text)["Partition"]
+    (heat,), layout = browser.figures(text)["Partition"]
     assert len(heat["z"]) == 2 and all("<" not in label for label in layout["yaxis"]["ticktext"])
 
 
@@ -291,8 +277,8 @@ def test_command(tmp_path, tiny_file):
     assert done.exit_code == 0 and f"the report is {path / 'report.html'}" in done.output, done.output
     written = (path / "report.html").read_text()
     accuracy = [json.loads(one)["accuracy_mean"] for one in (path / "metrics.jsonl").open()]
-    assert figures(written)["Accuracy"][0][0]["y"] == accuracy
-    assert figures(written)["Partition"][0][0]["z"]
+    assert browser.figures(written)["Accuracy"][0][0]["y"] == accuracy
+    assert browser.figures(written)["Partition"][0][0]["z"]
     (path / "report.html").unlink()
     done = sparsefl("report", path)
     assert done.exit_code == 0 and (path / "report.html").read_text() == written, done.output
