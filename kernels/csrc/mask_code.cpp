@@ -106,7 +106,7 @@ struct Classes {
 bool decode(Decoder& decoder, uint8_t* p, int64_t ones, int64_t bits) {
   const int64_t n = bytes_of(bits);
   if (ones == 0 || ones == bits) {
-    memset(p, ones ? 0xff : 0, n);
+    if (n) memset(p, ones ? 0xff : 0, n);
     if (ones && bits % 8) p[n - 1] = uint8_t(low_bits(bits % 8));
     return true;
   }

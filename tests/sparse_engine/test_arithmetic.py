@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from messages import LAYOUT, state_of
 from torch import nn
@@ -18,6 +18,7 @@ def model(seed, density=0.3):
     return se.compress(net, se.uniform_masks(shapes, density, seed=1))
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-3, 3, width=32), min_size=1, max_size=5))
 def test_combine_is_the_weighted_sum(weights):
     states = [model(seed) for seed in range(len(weights))]
