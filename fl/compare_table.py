@@ -164,22 +164,25 @@ def _markdown(shown: Shown) -> str:
 
 def _print(console: Console, shown: Shown) -> None:
     """As many columns side by side as fit, the first one before each of them."""
-    for columns in _parts(shown, console.width):
+    widths = _widths(shown)
+    for columns in _parts(widths, console.width):
         table = Table(header_style="bold")
         for i in columns:
-            table.add_column(shown.head[i], justify="right" if i else "left", no_wrap=i == 0)
+            table.add_column(shown.head[i], justify="right" if i else "left", width=widths[i])
         for row in shown.rows:
-            table.add_row(*(row[i].replace(" ", "\N{NO-BREAK SPACE}") for i in columns))
+            table.add_row(*(row[i] for i in columns))
         console.print(table, markup=False, highlight=False)
 
 
-def _parts(shown: Shown, width: int) -> list[list[int]]:
-    """Numbers of columns; headings may break between words."""
-    needed = [
-        max([*(len(row[i]) for row in shown.rows), *map(len, head.split())]) + 3
-        for i, head in enumerate(shown.head)
-    ]
-    parts = [[0]]
+def _widths(shown: Shown) -> list[int]:
+    """Headings may break between words, cells may not."""
+    columns = zip(*shown.rows, strict=True)
+    return [max(map(len, [*cells, *head.split()])) for head, cells in zip(shown.head, columns, strict=True)]
+
+
+def _parts(widths: Sequence[int], width: int) -> list[list[int]]:
+    """Numbers of columns."""
+    parts, needed = [[0]], [one + 3 for one in widths]  # with a line and two blanks
     for i in range(1, len(needed)):
         if sum(needed[j] for j in parts[-1]) + needed[i] + 1 > width and len(parts[-1]) > 1:
             parts.append([0])
