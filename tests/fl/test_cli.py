@@ -21,7 +21,7 @@ def sparsefl(*args):
 def test_help_lists_the_commands():
     done = sparsefl("--help")
     assert done.exit_code == 0
-    for command in ("run", "list", "demo", "doctor", "bench"):
+    for command in ("run", "compare", "list", "demo", "doctor", "bench"):
         assert f" {command} " in done.output
 
 
