@@ -164,7 +164,8 @@ def _theta(comparison: Comparison, totals: Totals) -> go.Figure | None:
     figure.update_traces(mode="lines")
     _dressed(figure, "theta", "cost ($, log), modelled")
     ticks = _ticks(cost for line in costs.values() for cost in line)
-    figure.update_yaxes(type="log", tickvals=ticks, tickformat=",~g", hoverformat=",.4~g")
+    shown = [f"{tick:g}" if tick < 1000 else quantity(tick, "").rstrip() for tick in ticks]
+    figure.update_yaxes(type="log", tickvals=ticks, ticktext=shown, hoverformat=".4~s")
     return figure
 
 

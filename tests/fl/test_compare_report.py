@@ -101,6 +101,7 @@ def test_theta_by_hand(tmp_path):
     (alone,), layout = found["Cost to the target accuracy (modelled)"]
     assert alone["name"] == "a" and [alone["y"][i] for i in (0, 50)] == pytest.approx([1.5, 50])
     assert "Not reached: b." in page(tmp_path / "all") and layout["yaxis"]["type"] == "log"
+    assert layout["yaxis"]["ticktext"] == ["1", "2", "5", "10", "20", "50", "100", "200", "500"]
 
 
 def test_a_name_looks_the_same_in_all_figures(tmp_path):
