@@ -95,7 +95,7 @@ def prune_pqi(
 
 
 def keep_largest(state: State, k: Tensor) -> State:
-    """`state` with the k[l] largest |w| of every weight l, or all it stores; of equal ones the earlier go."""
+    """The k[l] largest |w| of every weight l, or all that it stores; of equal ones the earlier go."""
     counts = state.bitmap.counts
     if k.shape != counts.shape or (k < 0).any():
         raise ValueError(f"expected a number from 0 on for each of {len(counts)} weights, got {k.tolist()}")
