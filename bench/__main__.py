@@ -13,7 +13,7 @@ from rich.console import Console
 
 from bench import cases, cost, layers, models, ops, report, rounds, rounds_plot, theory, wire
 from bench.meta import meta
-from fl import config, picture
+from fl import compare_table, config, picture
 
 
 def main(argv: list[str]) -> int:
@@ -240,7 +240,7 @@ def _join(args: argparse.Namespace) -> int:
 
 
 def _table_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path)
+    parser.add_argument("file", type=Path, help="of a benchmark; or the comparison.json of `compare`")
     parser.add_argument("--rates", action="store_true", help="of `bench layers`: GFLOP/s by shape")
     parser.add_argument(
         "--into", type=Path, metavar="DOCUMENT", help="put it there, between the marks for it"
@@ -249,7 +249,10 @@ def _table_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _table(args: argparse.Namespace) -> int:
     result = json.loads(args.file.read_text())
-    text = report.rates(result) if args.rates else report.markdown(result)
+    if "algorithms" in result:
+        text = compare_table.short(result)
+    else:
+        text = report.rates(result) if args.rates else report.markdown(result)
     if args.into:
         report.insert(text, args.into, "rates" if args.rates else args.file.stem)
     else:

@@ -105,9 +105,14 @@ def notes(told: Record) -> Cells:
     ]
 
 
+def short(told: Record) -> str:
+    """The table of results for a document, what is missing in it, and where it comes from."""
+    parts = [_markdown(results(told)), "\n".join(f"- {note}" for note in notes(told)), _origin(told)]
+    return "\n\n".join(part for part in parts if part)
+
+
 def markdown(told: Record) -> str:
     """comparison.md."""
-    facts = told["environment"]
     parts = [
         f"# {told['name']}: {', '.join(told['algorithms'])}",
         f"{told['num_clients']} clients, {told['num_rounds']} rounds. {told['description']}".strip(),
@@ -116,7 +121,7 @@ def markdown(told: Record) -> str:
         MEANING,
         target(told),
         _markdown(to_target(told)) if told["target"] else "",
-        ", ".join(f"{name} {value}" for name, value in facts.items()),
+        _origin(told),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -129,6 +134,10 @@ def show(console: Console, told: Record) -> None:
     console.print(target(told), markup=False, highlight=False, soft_wrap=True)
     if told["target"]:
         _print(console, to_target(told))
+
+
+def _origin(told: Record) -> str:
+    return ", ".join(f"{name} {value}" for name, value in told["environment"].items())
 
 
 def _table(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from bench import __main__ as bench
 from fl import compare_report, compare_results, compare_table
 from fl.rundir import RunDirError
 
@@ -179,6 +180,16 @@ def test_markdown(made, told):
     table = [line for line in lines if line.startswith("|")]
     assert len(table) == 8 and len({line.count("|") for line in table[:4]}) == 1
     assert table[2].startswith("| da_dpfl | 2 | 70.00 ± 14.14 |") and table[1].startswith("| --- | ---: |")
+
+
+def test_results_go_into_a_document(made, told, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("a\n<!-- bench comparison -->\n<!-- end -->\n")
+    assert bench.main(["table", str(made / "comparison.json"), "--into", str(page)]) == 0
+    lines = page.read_text().splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    assert len(table) == 4 and table[2].startswith("| da_dpfl | 2 | 70.00 ± 14.14 |")
+    assert any("commit c0ffee0 / c0ffee1" in line for line in lines)
 
 
 @pytest.mark.parametrize("width", [60, 100, 300])
