@@ -35,6 +35,7 @@ except ModuleNotFoundError:
 Row = dict[str, Any]
 SHARES = (0.3, 0.1, 0.01)  # that RigL moves: at first, midway, towards the end
 STEPS, BATCH = 2, 8
+SHOWN = ("first", "rigl 0.1")  # in the summary
 LEVEL = 3  # of zstandard, its default
 FORMS: dict[str, dict[str, Any]] = {
     "bitmap": {"mask": "bitmap", "pack": False},
@@ -204,8 +205,10 @@ def bound(state: se.State, known: se.Bitmap | None = None, values: str = "fp32")
 
 
 def summarise(rows: list[Row]) -> dict[str, dict[str, dict[str, float]]]:
-    """By model and stage. of_bound: values as they are; packed: the shortest message, which meets rivals."""
+    """By model, of a first message and of one after a step of RigL: the other stages are among the rows.
+    of_bound: values as they are; packed: the shortest message, which meets rivals."""
     summary: dict[str, dict[str, dict[str, float]]] = {}
+    rows = [row for row in rows if row["stage"] in SHOWN]
     where = [(f"{row['model']}, {row['stage']}", str(row["density"])) for row in rows]
     for case, density in dict.fromkeys(where):
         of = {row["name"]: row for row, at in zip(rows, where, strict=True) if at == (case, density)}
