@@ -16,7 +16,6 @@ masks): the same numbers up to rounding.
 import copy
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -113,24 +112,20 @@ class Worker:
         before = self._test(k) if test else None
         self._prepare(f"dropout{part}", t, k)
         lr = learning_rate(cfg, t)
-        step, began = engine.optimizer(cfg, lr), perf_counter()
-        losses, seen = 0.0, 0
+        step = engine.optimizer(cfg, lr)
+        if pull:
+            step = self._pulled(step, towards, lr * pull.strength)
+        began, losses, seen = perf_counter(), 0.0, 0
         for x, y in self._epochs(k, t, cfg, f"batches{part}"):
             loss = engine.backward(x, y)
             if rho:
                 self._backward_uphill(x, y, rho)
-            with self._pulled(pull, towards, lr):
-                step()
+            step()
             losses, seen = losses + len(y) * self._finite(loss, k, t), seen + len(y)
-        self.report.train_s += perf_counter() - began
+        self._worked(k, start, losses, seen, perf_counter() - began, passes=2 if rho else 1)
         if test:
             self.report.accuracy_before = before
             self.report.accuracy = self._test(k) if seen else before
-        self.report.loss = losses / seen if seen else None
-        self.report.samples = self.num_samples(k)
-        passes = 2 if rho else 1
-        self.report.flop += passes * self.setting.cost.training(start, seen)
-        self.report.flop_dense += passes * self.setting.cost.dense_training(seen)
         return engine.state()
 
     def gradient(self, k: int, state: se.State, t: int, samples: int | None = None) -> se.State:
@@ -148,11 +143,7 @@ class Worker:
             losses, seen = losses + len(y) * self._finite(loss, k, t), seen + len(y)
         for total, p in zip(sums, self._trained(), strict=True):
             p.data.copy_(total.div_(max(seen, 1)))
-        self.report.train_s += perf_counter() - began
-        self.report.loss = losses / seen if seen else None
-        self.report.samples = self.num_samples(k)
-        self.report.flop += self.setting.cost.training(state, seen)
-        self.report.flop_dense += self.setting.cost.dense_training(seen)
+        self._worked(k, state, losses, seen, perf_counter() - began)
         return self._without_buffers(self._engine.state())
 
     def test(self, k: int, state: se.State) -> float | None:
@@ -182,24 +173,37 @@ class Worker:
         self._engine.load(state)
         return [p.detach().clone() for p in self._trained()]
 
-    @contextmanager
-    def _pulled(self, pull: Pull | None, towards: list[Tensor], lr: float) -> Iterator[None]:
-        """The step inside, and then as far towards a model as the weights before it say."""
-        offsets = [p.detach() - w for p, w in zip(self._trained(), towards, strict=True)] if pull else []
-        yield
-        for p, offset in zip(self._trained(), offsets, strict=False):
-            assert pull is not None
-            p.data.sub_(offset, alpha=lr * pull.strength)
+    def _worked(
+        self, k: int, state: se.State, losses: float, seen: int, seconds: float, passes: int = 1
+    ) -> None:
+        """Reports forward and backward passes of `state` over `seen` samples."""
+        report, cost = self.report, self.setting.cost
+        report.train_s += seconds
+        report.loss = losses / seen if seen else None
+        report.samples = self.num_samples(k)
+        report.flop += passes * cost.training(state, seen)
+        report.flop_dense += passes * cost.dense_training(seen)
+
+    def _pulled(self, step: Callable[[], object], towards: list[Tensor], rate: float) -> Callable[[], object]:
+        """`step`, and then as far towards a model as the weights before it say."""
+        trained = self._trained()
+
+        def both() -> None:
+            offsets = [p.detach() - w for p, w in zip(trained, towards, strict=True)]
+            step()
+            for p, offset in zip(trained, offsets, strict=True):
+                p.data.sub_(offset, alpha=rate)
+
+        return both
 
     def _backward_uphill(self, x: Tensor, y: Tensor, rho: float) -> None:
         """Gradients at w + rho g / |g| in place of those at w."""
-        trained = [p for p in self._trained() if p.grad is not None]
-        here = [p.detach().clone() for p in trained]
-        norm = torch.stack([p.grad.norm() for p in trained]).norm()  # type: ignore[union-attr]
-        for p in trained:
-            p.data.add_(p.grad, alpha=rho / (float(norm) + 1e-12))  # type: ignore[arg-type]
+        here = [(p, p.detach().clone(), p.grad) for p in self._trained() if p.grad is not None]
+        norm = float(torch.stack([g.norm() for _, _, g in here]).norm())
+        for p, _, g in here:
+            p.data.add_(g, alpha=rho / (norm + 1e-12))
         self._engine.backward(x, y)
-        for p, w in zip(trained, here, strict=True):
+        for p, w, _ in here:
             p.data.copy_(w)
 
     def _without_buffers(self, state: se.State) -> se.State:

@@ -39,8 +39,16 @@ class Sender(Protocol):
     def sent(self) -> Sent: ...
 
 
+class Peer(Sender, Protocol):
+    """One that keeps its model too."""
+
+    @property
+    def model(self) -> se.State: ...
+
+
 Client = TypeVar("Client")
 Member = TypeVar("Member", bound=Sender)
+Mixing = TypeVar("Mixing", bound=Peer)
 
 
 class Mapper(Protocol):
@@ -133,6 +141,26 @@ def inputs(clients: Sequence[Member], neighbours: Neighbours) -> dict[int, Input
 def together(env: Env, t: int, neighbours: Neighbours) -> Schedule:
     """A round in which nobody waits for anybody."""
     return plan(neighbours, np.arange(env.num_clients), 0, duration=env.durations(t))
+
+
+def at_once(
+    make: Callable[[tuple[Mixing, ...]], Any],
+    clients: Sequence[Mixing],
+    neighbours: Neighbours,
+    update: Callable[[Worker, int, Inputs[Mixing]], Mixing],
+    t: int,
+    env: Env,
+) -> Round:
+    """A round in which everybody takes what its neighbours sent last and does its `update`; `make` makes the
+    algorithm's state of the clients that come out."""
+    done = env.map(update, inputs(clients, neighbours))
+    now = tuple(done[k] for k in range(env.num_clients))
+    return Round(
+        make(now),
+        models=[client.model for client in now],
+        schedule=together(env, t, neighbours),
+        traffic=exchange(neighbours, message_sizes([client.sent for client in clients])),
+    )
 
 
 def apart(env: Env, t: int) -> Schedule:

@@ -18,7 +18,7 @@ from functools import partial
 
 import sparse_engine as se
 from fl.algorithms import da_dpfl
-from fl.algorithms.base import Env, Inputs, Round, exchange, inputs, message_sizes, together
+from fl.algorithms.base import Env, Inputs, Round, at_once
 from fl.client import Worker
 from fl.config import Messages, Positive
 from fl.messages import Sent, send
@@ -47,17 +47,9 @@ def init(env: Env) -> State:
 
 def run_round(state: State, t: int, env: Env) -> Round:
     cfg: Config = env.config
-    neighbours = env.topology.neighbours(t)
     fraction = se.rigl_fraction(t, env.num_rounds, cfg.alpha0)
     update = partial(local_update, t=t, fraction=fraction, cfg=cfg, messages=env.messages)
-    done = env.map(update, inputs(state.clients, neighbours))
-    clients = tuple(done[k] for k in range(env.num_clients))
-    return Round(
-        State(clients),
-        models=[client.model for client in clients],
-        schedule=together(env, t, neighbours),
-        traffic=exchange(neighbours, message_sizes([client.sent for client in state.clients])),
-    )
+    return at_once(State, state.clients, env.topology.neighbours(t), update, t, env)
 
 
 def local_update(

@@ -28,7 +28,7 @@ import numpy as np
 from pydantic import Field
 
 import sparse_engine as se
-from fl.algorithms.base import Env, Inputs, Round, exchange, inputs, message_sizes, together
+from fl.algorithms.base import Env, Inputs, Round, at_once
 from fl.client import Worker
 from fl.config import Messages, Positive, Section
 from fl.messages import Sent, send
@@ -60,18 +60,10 @@ def init(env: Env) -> State:
 
 
 def run_round(state: State, t: int, env: Env) -> Round:
-    neighbours = groups(env, t)
     update = partial(
         local_update, t=t, next_mask=shared_mask(env, t + 1), cfg=env.config, messages=env.messages
     )
-    done = env.map(update, inputs(state.clients, neighbours))
-    clients = tuple(done[k] for k in range(env.num_clients))
-    return Round(
-        State(clients),
-        models=[client.model for client in clients],
-        schedule=together(env, t, neighbours),
-        traffic=exchange(neighbours, message_sizes([client.sent for client in state.clients])),
-    )
+    return at_once(State, state.clients, groups(env, t), update, t, env)
 
 
 def local_update(
