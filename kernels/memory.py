@@ -2,8 +2,7 @@
 
 A training step makes the same activations every time. torch takes each from the C library, which maps large
 ones anew: at 8 MiB the page faults cost as much as a sparse convolution. The native pool (csrc/memory.cpp)
-keeps what was given back, on huge pages where the system has them, and never more than an eighth above the
-most that was in use at once.
+keeps what was given back, on huge pages where the system has them, and cuts buffers of any size out of it.
 """
 
 from math import prod
@@ -34,6 +33,6 @@ def idle_bytes() -> int:
 
 
 def trim() -> None:
-    """Return what is idle to the system."""
+    """Give the system back the pages of what is idle."""
     if native.isas():
         native.extension().trim()

@@ -8,21 +8,18 @@
 
 #include <map>
 #include <mutex>
+#include <set>
 
 namespace sparsefl {
 namespace {
 
-constexpr int64_t LINE = 64, PAGE = 4096, HUGE = 2 << 20;
+constexpr int64_t LINE = 64, PAGE = 4096, HUGE = 2 << 20, SEGMENT = 256 << 20;
 
-int64_t whole(int64_t bytes) {
-  const int64_t unit = bytes < PAGE ? LINE : bytes < HUGE ? PAGE : 16 * PAGE;
-  return bytes < 1 ? LINE : (bytes + unit - 1) / unit * unit;
-}
+int64_t whole(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 #if defined(__linux__)
-// Large buffers are mappings of their own: what is released is gone, and no small block keeps it from going.
-void* fresh(int64_t size) {
-  if (size < HUGE) return aligned_alloc(size < PAGE ? LINE : PAGE, size);
+// Huge pages where the system has them. Memory is used only where it is touched.
+char* map_segment(int64_t size) {
   char* all = static_cast<char*>(
       mmap(nullptr, size + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   if (all == MAP_FAILED) return nullptr;
@@ -30,58 +27,61 @@ void* fresh(int64_t size) {
   if (before) munmap(all, before);
   munmap(all + before + size, HUGE - before);
 #if defined(MADV_HUGEPAGE)
-  madvise(all + before, size / HUGE * HUGE, MADV_HUGEPAGE);  // a wish: without it the buffer is only slower
+  madvise(all + before, size, MADV_HUGEPAGE);  // a wish: without it the buffers are only slower
 #endif
   return all + before;
 }
-
-void release(void* p, int64_t size) {
-  if (size < HUGE)
-    free(p);
-  else
-    munmap(p, size);
-}
+void unmap_segment(char* p, int64_t size) { munmap(p, size); }
+void forget(char* p, int64_t size) { madvise(p, size, MADV_DONTNEED); }
 #else
-void* fresh(int64_t size) { return aligned_alloc(size < PAGE ? LINE : PAGE, size); }
-void release(void* p, int64_t) { free(p); }
+char* map_segment(int64_t size) { return static_cast<char*>(aligned_alloc(PAGE, size)); }
+void unmap_segment(char* p, int64_t) { free(p); }
+void forget(char*, int64_t) {}
 #endif
 
-// Idle buffers by size. What is in use and idle together stays within an eighth of the most that was ever in use, so a
-// change of shapes does not pile up buffers of the old ones.
+// Segments of address space, cut into buffers from their beginning on. A buffer that comes back joins its idle
+// neighbours, so that buffers of any later size fit into what is there: the smallest idle piece that is large enough
+// gives one, and only if there is none does a segment go on into fresh pages.
 class Pool {
  public:
   void* take(int64_t bytes) {
-    const int64_t size = whole(bytes);
+    const int64_t size = bytes < 1 ? LINE : whole(bytes, bytes < PAGE ? LINE : PAGE);
     std::lock_guard<std::mutex> lock(mutex_);
-    void* p = reuse(size);
-    if (!p) {
-      const int64_t most = peak_ > taken_ + size ? peak_ : taken_ + size;
-      shrink(most + most / 8 - taken_ - size);
-      p = fresh(size);
-      if (!p) {
-        shrink(0);
-        p = fresh(size);
-      }
-      if (!p) return nullptr;
-      sizes_[p] = size;
+    const auto found = idle_.lower_bound({size, nullptr});
+    const Place piece = found != idle_.end() ? blocks_.find(found->second) : fresh(size);
+    if (piece == blocks_.end()) return nullptr;
+    use(piece);
+    Block& block = piece->second;
+    if (block.size > size) {
+      const Place rest = blocks_.emplace(piece->first + size, Block{block.size - size, block.segment, false}).first;
+      block.size = size;
+      keep(rest);
     }
-    taken_ += sizes_[p];
-    peak_ = taken_ > peak_ ? taken_ : peak_;
-    return p;
+    taken_ += size;
+    return piece->first;
   }
 
   void give(void* p) {
     std::lock_guard<std::mutex> lock(mutex_);
-    const int64_t size = sizes_[p];
-    taken_ -= size;
-    kept_ += size;
-    idle_.emplace(size, p);
+    const Place block = blocks_.find(static_cast<char*>(p));
+    taken_ -= block->second.size;
+    joined(block);
   }
 
   void trim() {
     std::lock_guard<std::mutex> lock(mutex_);
-    shrink(0);
-    peak_ = taken_;
+    for (auto s = segments_.begin(); s != segments_.end();) {
+      const Place first = blocks_.find(s->first);
+      if (first->second.idle && first->second.size == s->second.used) {
+        use(first);
+        blocks_.erase(first);
+        unmap_segment(s->first, s->second.size);
+        s = segments_.erase(s);
+      } else {
+        s++;
+      }
+    }
+    for (const auto& [size, p] : idle_) forget(p, size / PAGE * PAGE);
   }
 
   int64_t taken() { return std::lock_guard<std::mutex>(mutex_), taken_; }
@@ -90,29 +90,72 @@ class Pool {
   void unlock() { mutex_.unlock(); }
 
  private:
-  void* reuse(int64_t size) {
-    const auto found = idle_.lower_bound(size);
-    if (found == idle_.end() || found->first > size + size / 8) return nullptr;
-    void* p = found->second;
-    kept_ -= found->first;
-    idle_.erase(found);
-    return p;
+  struct Block {
+    int64_t size;
+    char* segment;
+    bool idle;
+  };
+  struct Segment {
+    int64_t size, used;  // from its beginning
+  };
+  using Place = std::map<char*, Block>::iterator;
+
+  void keep(Place block) {
+    block->second.idle = true;
+    idle_.emplace(block->second.size, block->first);
+    kept_ += block->second.size;
   }
 
-  void shrink(int64_t limit) {  // the largest first
-    while (kept_ > limit && !idle_.empty()) {
-      const auto last = --idle_.end();
-      kept_ -= last->first;
-      sizes_.erase(last->second);
-      release(last->second, last->first);
-      idle_.erase(last);
+  void use(Place block) {
+    block->second.idle = false;
+    idle_.erase({block->second.size, block->first});
+    kept_ -= block->second.size;
+  }
+
+  // The idle piece that a block in use becomes, with its neighbours.
+  Place joined(Place block) {
+    const Place next = std::next(block);
+    if (next != blocks_.end() && next->second.idle && next->second.segment == block->second.segment) {
+      use(next);
+      block->second.size += next->second.size;
+      blocks_.erase(next);
     }
+    if (block->first != block->second.segment) {
+      const Place before = std::prev(block);
+      if (before->second.idle) {
+        use(before);
+        before->second.size += block->second.size;
+        blocks_.erase(block);
+        block = before;
+      }
+    }
+    keep(block);
+    return block;
+  }
+
+  // An idle piece of at least this size at the end of a segment.
+  Place fresh(int64_t size) {
+    for (auto& [start, segment] : segments_) {
+      const Block& last = std::prev(blocks_.lower_bound(start + segment.used))->second;
+      const int64_t lacks = size - (last.idle ? last.size : 0);
+      if (segment.used + lacks <= segment.size) return extend(start, segment, lacks);
+    }
+    const int64_t all = size < SEGMENT ? SEGMENT : whole(size, HUGE);
+    char* start = map_segment(all);
+    return start ? extend(start, segments_[start] = {all, 0}, size) : blocks_.end();
+  }
+
+  Place extend(char* start, Segment& segment, int64_t size) {
+    const Place block = blocks_.emplace(start + segment.used, Block{size, start, false}).first;
+    segment.used += size;
+    return joined(block);
   }
 
   std::mutex mutex_;
-  std::multimap<int64_t, void*> idle_;
-  std::map<void*, int64_t> sizes_;
-  int64_t taken_ = 0, kept_ = 0, peak_ = 0;
+  std::map<char*, Block> blocks_;
+  std::map<char*, Segment> segments_;
+  std::set<std::pair<int64_t, char*>> idle_;
+  int64_t taken_ = 0, kept_ = 0;
 };
 
 Pool& pool() {

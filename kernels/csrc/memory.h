@@ -5,7 +5,7 @@
 
 namespace sparsefl {
 
-// Uninitialised, on a cache line; from 2 MiB on, on huge pages where the system has them. nullptr: no memory.
+// Uninitialised, on a cache line, in huge pages where the system has them. nullptr: no memory.
 void* take(int64_t bytes);
 // Back to the pool.
 void give(void* p);
@@ -15,7 +15,7 @@ bool pooled();
 // Bytes in use, and kept for the next `take`.
 int64_t bytes_taken();
 int64_t bytes_idle();
-// Returns what is idle to the system.
+// Gives the system back the pages of what is idle; addresses between buffers in use stay, as idle ones.
 void trim();
 
 }  // namespace sparsefl

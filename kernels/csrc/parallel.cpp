@@ -1,6 +1,7 @@
 #define SPARSE_ISA baseline
 #include "parallel.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 
 #include <atomic>
@@ -21,87 +22,110 @@ inline void relax() {
 #endif
 }
 
+// Chunks that whoever is free takes one by one.
+struct Job {
+  int64_t chunks;
+  void (*body)(void*, int64_t);
+  void* context;
+  std::atomic<int64_t> next{0};
+
+  void drain() {
+    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < chunks;) body(context, i);
+  }
+};
+
 // One job at a time. A helper joins a job that is still open; the caller closes it when no chunk is left to take and
 // waits for those who joined, never for one that is still asleep.
 class Pool {
  public:
-  void run(int64_t chunks, int helpers, void (*body)(void*, int64_t), void* context) {
-    for (; started_ < helpers; started_++) std::thread(&Pool::work, this, started_, job_.load()).detach();
+  void run(Job& job, int helpers) {
+    for (; started_ < helpers; started_++) std::thread(&Pool::work, this, started_, count_.load()).detach();
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      body_ = body, context_ = context, chunks_ = chunks, helpers_ = helpers, open_ = true;
-      next_.store(0, std::memory_order_relaxed);
-      job_.fetch_add(1, std::memory_order_release);
+      open_ = &job, helpers_ = helpers;
+      count_.fetch_add(1, std::memory_order_release);
     }
     wake_.notify_all();
-    drain(body, context, chunks);
+    job.drain();
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      open_ = false;
+      open_ = nullptr;
     }
     while (joined_.load(std::memory_order_acquire) > 0) relax();
   }
 
-  std::mutex in_use;
-
  private:
-  void drain(void (*body)(void*, int64_t), void* context, int64_t chunks) {
-    for (int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < chunks;) body(context, i);
-  }
-
   void work(int id, uint64_t seen) {
     for (;;) {
-      for (int spin = 0; spin < SPINS && job_.load(std::memory_order_acquire) == seen; spin++) relax();
-      void (*body)(void*, int64_t);
-      void* context;
-      int64_t chunks;
+      for (int spin = 0; spin < SPINS && count_.load(std::memory_order_acquire) == seen; spin++) relax();
+      Job* job;
       {
         std::unique_lock<std::mutex> lock(mutex_);
-        wake_.wait(lock, [&] { return job_.load(std::memory_order_relaxed) != seen; });
-        seen = job_.load(std::memory_order_relaxed);
+        wake_.wait(lock, [&] { return count_.load(std::memory_order_relaxed) != seen; });
+        seen = count_.load(std::memory_order_relaxed);
         if (!open_ || id >= helpers_) continue;
-        body = body_, context = context_, chunks = chunks_;
+        job = open_;
         joined_.fetch_add(1, std::memory_order_relaxed);
       }
-      drain(body, context, chunks);
+      job->drain();
       joined_.fetch_sub(1, std::memory_order_release);
     }
   }
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::atomic<uint64_t> job_{0};
-  std::atomic<int64_t> next_{0};
+  std::atomic<uint64_t> count_{0};  // of jobs
   std::atomic<int> joined_{0};
-  void (*body_)(void*, int64_t) = nullptr;
-  void* context_ = nullptr;
-  int64_t chunks_ = 0;
+  Job* open_ = nullptr;
   int helpers_ = 0, started_ = 0;
-  bool open_ = false;
 };
 
-// Never destroyed: its threads may outlive static destructors. A forked child has none of them and starts afresh.
-Pool* pool = nullptr;
+// torch's own threads, if they are OpenMP's: its helpers spin for some milliseconds after each of torch's operations,
+// and threads beside them would have to share their cores. The symbol comes from the library that torch itself uses.
+using Team = void (*)(void (*body)(void*), void* context, unsigned threads, unsigned flags);
+
+Team torch_team() {
+  void* torch = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+  return torch ? reinterpret_cast<Team>(dlsym(torch, "GOMP_parallel")) : nullptr;
+}
+
+struct Threads {
+  Team team;
+  Pool pool;
+  std::mutex in_use;
+
+  void run(Job& job, int helpers, int threads) {
+    if (team)  // always the same number: a smaller team would end the others' threads
+      team([](void* x) { static_cast<Job*>(x)->drain(); }, &job, unsigned(threads), 0);
+    else
+      pool.run(job, helpers);
+  }
+};
+
+// Never destroyed: the threads may outlive static destructors. A forked child has neither torch's threads, whose library
+// would wait for them for ever, nor those of the pool: it starts a pool of its own.
+Threads* all = nullptr;
 std::once_flag once;
 
-Pool& the_pool() {
+Threads& the_threads() {
   std::call_once(once, [] {
-    pool = new Pool;
-    pthread_atfork(nullptr, nullptr, [] { pool = new Pool; });
+    all = new Threads{torch_team(), {}, {}};
+    pthread_atfork(nullptr, nullptr, [] { all = new Threads{nullptr, {}, {}}; });
   });
-  return *pool;
+  return *all;
 }
 
 }  // namespace
 
 void run_chunks(int64_t chunks, int threads, void (*body)(void*, int64_t), void* context) {
+  Job job{chunks, body, context};
   const int helpers = int((threads < chunks ? threads : chunks) - 1);
   if (helpers > 0) {
-    Pool& shared = the_pool();
+    Threads& shared = the_threads();
     std::unique_lock<std::mutex> lock(shared.in_use, std::try_to_lock);
-    if (lock.owns_lock()) return shared.run(chunks, helpers, body, context);
+    if (lock.owns_lock()) return shared.run(job, helpers, threads);
   }
-  for (int64_t i = 0; i < chunks; i++) body(context, i);
+  job.drain();
 }
 
 }  // namespace sparsefl

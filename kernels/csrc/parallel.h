@@ -1,12 +1,13 @@
-// Threads of our own: no OpenMP, hence no second OpenMP runtime beside torch's and nothing that forks badly.
-// Work is cut into chunks whose bounds depend on the problem alone, so a result never depends on the thread count.
+// Threads: torch's own team where it has one, else a small pool. No OpenMP runtime beside torch's, and nothing that
+// forks badly. Work is cut into chunks whose bounds depend on the problem alone, so a result never depends on the thread
+// count.
 #pragma once
 #include <stdint.h>
 
 namespace sparsefl {
 
 // Calls body(context, i) once for every i < chunks, on at most `threads` threads, the caller among them.
-// With one thread, one chunk, or the pool busy for another caller, it runs right here.
+// With one thread, one chunk, or the helpers busy for another caller, it runs right here.
 void run_chunks(int64_t chunks, int threads, void (*body)(void* context, int64_t i), void* context);
 
 }  // namespace sparsefl

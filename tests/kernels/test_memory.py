@@ -1,6 +1,8 @@
 """kernels.memory: buffers come back, and are bounded."""
 
 import threading
+from itertools import pairwise
+from random import Random
 
 import pytest
 import torch
@@ -25,11 +27,12 @@ def nothing_idle():
 def test_a_freed_buffer_is_used_again():
     first = memory.empty((3, MIB), FLOAT)
     address = first.data_ptr()
+    idle = memory.idle_bytes()
     del first
-    assert memory.idle_bytes() == 4 * 3 * MIB
+    assert memory.idle_bytes() == idle + 4 * 3 * MIB
     again = memory.empty((MIB, 3), FLOAT)
     assert again.data_ptr() == address and again.shape == (MIB, 3) and again.is_contiguous()
-    assert memory.idle_bytes() == 0
+    assert memory.idle_bytes() == idle
 
 
 def test_views_keep_the_buffer():
@@ -43,27 +46,68 @@ def test_views_keep_the_buffer():
     assert view.eq(7).all()
 
 
-def test_idle_buffers_of_other_sizes_do_not_pile_up():
-    for size in range(1, 40):
-        buffer = memory.empty((size, MIB), FLOAT)
-        used = 4 * buffer.numel()
-        assert used + memory.idle_bytes() <= used + used // 8
-        del buffer
+def test_neighbours_join_so_that_another_size_fits():
+    pieces = [memory.empty((n, MIB), FLOAT) for n in (3, 5, 4)]
+    held = sum(4 * piece.numel() for piece in pieces) + memory.idle_bytes()
+    first = pieces[0].data_ptr()
+    for n in (1, 0, 2):  # before, after, and both
+        pieces[n] = FLOAT
+    whole = memory.empty((12, MIB), FLOAT)
+    assert whole.data_ptr() == first
+    assert 4 * whole.numel() + memory.idle_bytes() == held
+
+
+def test_a_step_with_other_sizes_takes_no_more_memory():
+    def step(sizes: list[int]) -> int:
+        buffers = [memory.empty((size, MIB), FLOAT) for size in sizes]
+        held = sum(4 * buffer.numel() for buffer in buffers) + memory.idle_bytes()
+        del buffers
+        return held
+
+    most = step([40])
+    for sizes in ([1] * 40, [7, 9, 24], [39, 1], [13, 13, 13]):
+        assert step(sizes) == most
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_buffers_in_use_never_overlap(seed):
+    random = Random(seed)
+    buffers: list[torch.Tensor] = []
+    for _ in range(600):
+        if buffers and random.random() < 0.45:
+            buffers.pop(random.randrange(len(buffers)))
+        else:
+            buffers.append(memory.empty((random.randrange(memory.LARGE // 4, 1 << 19),), FLOAT))
+        spans = sorted((x.data_ptr(), x.data_ptr() + 4 * x.numel()) for x in buffers)
+        assert all(a[1] <= b[0] for a, b in pairwise(spans))
+        assert all(start % 64 == 0 for start, _ in spans)
+
+
+def test_more_than_a_segment():
+    large, small = memory.empty((300, MIB), FLOAT), memory.empty((1, MIB), FLOAT)
+    large[-1].fill_(1)
+    small.fill_(2)
+    assert large[-1].eq(1).all()
 
 
 def test_trim_returns_what_is_idle():
-    del_me = memory.empty((MIB,), FLOAT)
-    del del_me
-    assert memory.idle_bytes() > 0
+    before = memory.idle_bytes()
+    lost, kept = memory.empty((MIB,), FLOAT), memory.empty((MIB,), FLOAT)
+    kept.fill_(3)
+    del lost
+    memory.trim()  # kept is in the same segment
+    assert kept.eq(3).all()
+    del kept
     memory.trim()
-    assert memory.idle_bytes() == 0
+    assert memory.idle_bytes() <= before
 
 
 def test_small_double_and_reference_results_are_ordinary():
+    before = memory.idle_bytes()
     assert memory.empty((5,), FLOAT).numel() == 5
     assert memory.empty((MIB,), FLOAT.double()).dtype == torch.float64
     assert memory.empty((0, MIB), FLOAT).numel() == 0
-    assert memory.idle_bytes() == 0
+    assert memory.idle_bytes() == before
 
 
 def test_threads_never_share_a_buffer():

@@ -1,9 +1,12 @@
 """The compiled extension among threads and processes: its pool, the thread count, the GIL."""
 
 import multiprocessing
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -83,6 +86,24 @@ def test_calls_from_several_python_threads(models):
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(repeat, range(4)))
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="no /proc")
+def test_torch_and_kernels_run_on_the_same_threads():
+    """Beside those of torch, which spin, threads of our own would get half a core (ARCHITECTURE.md)."""
+    code = """
+import os, torch
+from kernels.native import use_threads
+from kernels.pqi import pqi
+
+torch.set_num_threads(2)
+torch.ones(1 << 20).add_(1)
+before = os.listdir("/proc/self/task")
+with use_threads(2):
+    pqi(torch.ones(1 << 20), torch.tensor([0, 1 << 20]))
+assert len(before) > 1 and os.listdir("/proc/self/task") == before
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def _child(models, expected, answer):
