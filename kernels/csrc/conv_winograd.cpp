@@ -11,7 +11,8 @@
 namespace SPARSE_ISA {
 namespace {
 
-constexpr int POINTS = 36, ROWS = 3, UNITS = 4, GRADIENT_UNITS = 16, PART = 12, MANY = 4;
+constexpr int POINTS = 36, ROWS = 3, UNITS = 4, GRADIENT_UNITS = 32, PART = 12, MANY = 4;
+constexpr int64_t CHUNK = 16;  // rows whose weights, or channels whose inputs, stay in L1 while the others pass by
 constexpr int64_t L2 = 320 << 10;
 
 // The four one-dimensional maps, in place on every s-th element.
@@ -55,21 +56,29 @@ struct Units {
   int64_t images(int64_t u) const { return smaller(W, s.batch - first_image(u)); }
 };
 
-// N x N positions from (row, column) of a plane [height][width][batch], 0 outside it, to d[6 * i + j].
+static inline vf get(const float* p, int64_t n) { return n == W ? load(p) : load_first(p, n); }
+static inline void put(float* p, vf v, int64_t n) { n == W ? store(p, v) : store_first(p, v, n); }
+
+// N x N positions from (row, column) of a plane [height][width][batch], 0 outside it, to d[6 * i + j]. The next plane
+// comes next: it is fetched.
 template <int N>
 static inline void gather(const float* plane, int64_t height, int64_t width, int64_t batch, int64_t row, int64_t column,
                           int64_t n, vf* d) {
   if (row >= 0 && column >= 0 && row + N <= height && column + N <= width && n == W) {
     const float* p = plane + (row * width + column) * batch;
-    for (int i = 0; i < N; i++, p += width * batch)
-      for (int j = 0; j < N; j++) d[6 * i + j] = load(p + j * batch);
+    const float* next = p + height * width * batch;
+    for (int i = 0; i < N; i++, p += width * batch, next += width * batch)
+      for (int j = 0; j < N; j++) {
+        d[6 * i + j] = load(p + j * batch);
+        __builtin_prefetch(next + j * batch);
+      }
     return;
   }
   for (int i = 0; i < N; i++)
     for (int j = 0; j < N; j++) {
       const int64_t h = row + i, w = column + j;
       const bool inside = h >= 0 && h < height && w >= 0 && w < width;
-      d[6 * i + j] = inside ? load_first(plane + (h * width + w) * batch, n) : splat(0.0f);
+      d[6 * i + j] = inside ? get(plane + (h * width + w) * batch, n) : splat(0.0f);
     }
 }
 
@@ -108,27 +117,32 @@ void transform_output(const Units& units, const float* in, int64_t stride, float
   float* to = plane + (units.row(u) * s.out_width + units.column(u)) * s.batch + units.first_image(u);
   for (int64_t i = 0; i < high; i++, to += s.out_width * s.batch) {
     outputs<1>(m + 6 * i);
-    for (int64_t j = 0; j < wide; j++) store_first(to + j * s.batch, m[6 * i + j] + splat(bias), n);
+    for (int64_t j = 0; j < wide; j++) {
+      put(to + j * s.batch, m[6 * i + j] + splat(bias), n);
+      __builtin_prefetch(to + j * s.batch + s.out_height * s.out_width * s.batch, 1);  // the next plane
+    }
   }
 }
 
-// Row `row` of the weights in the form of the products: u [part of rows][point][rows of a part][channels].
-void transform_weights(const ConvFilter& f, const float* w, int64_t row, int64_t part, float* u) {
-  u += (row / part * POINTS * part + row % part) * f.channels;
-  for (int64_t c = 0; c < f.channels; c += W) {
-    const int64_t n = smaller(W, f.channels - c);
-    vf g[POINTS];
-    for (int t = 0; t < 9; t++) {
-      float lanes[W] = {};
-      const float* from = w + row * f.row_size + c * f.channel_size + (f.flip ? 8 - t : t);
+// All 36 points of a row's weights for up to W channels from c on, `stride` floats from point to point.
+void transform_weights(const ConvFilter& f, const float* w, int64_t row, int64_t c, float* out, int64_t stride) {
+  const int64_t n = smaller(W, f.channels - c);
+  vf g[POINTS];
+  for (int t = 0; t < 9; t++) {
+    const float* from = w + row * f.row_size + c * f.channel_size + (f.flip ? 8 - t : t);
+    vf lanes = {};
+    if (n == W) {
+      SPARSE_UNROLL
+      for (int64_t i = 0; i < W; i++) lanes[i] = from[i * f.channel_size];
+    } else {
       for (int64_t i = 0; i < n; i++) lanes[i] = from[i * f.channel_size];
-      g[t / 3 * 6 + t % 3] = load(lanes);
     }
-    for (int j = 0; j < 3; j++) weights<6>(g + j);
-    for (int i = 0; i < 6; i++) {
-      weights<1>(g + 6 * i);
-      for (int j = 0; j < 6; j++) store_first(u + (6 * i + j) * part * f.channels + c, g[6 * i + j], n);
-    }
+    g[t / 3 * 6 + t % 3] = lanes;
+  }
+  for (int j = 0; j < 3; j++) weights<6>(g + j);
+  for (int i = 0; i < 6; i++) {
+    weights<1>(g + 6 * i);
+    for (int j = 0; j < 6; j++) put(out + (6 * i + j) * stride + c, g[6 * i + j], n);
   }
 }
 
@@ -151,8 +165,9 @@ void multiply(const float* u, const float* v, int64_t n, float* m) {
   for (int r = 0; r < UNITS; r++) store(m + (k * UNITS + r) * W, sum[k][r]);
 }
 
-// out[k][t] += d row k times v row t, over `run` floats, for ROWS rows and four channels.
-void correlate(const float* d, const float* v, int64_t run, float* const (&out)[ROWS]) {
+// out[k][t] += d row k times v row t, or = in the first step, over `run` floats, for ROWS rows and four channels.
+void correlate(const float* d, const float* v, int64_t run, bool first, float* const (&out)[ROWS]) {
+  const float zero[4] = {};
   vf a[4] = {}, b[4] = {}, c[4] = {};
   for (int64_t i = 0; i < run; i += W) {
     const vf x[4] = {load(v + i), load(v + run + i), load(v + 2 * run + i), load(v + 3 * run + i)};
@@ -164,12 +179,14 @@ void correlate(const float* d, const float* v, int64_t run, float* const (&out)[
       c[t] += d2 * x[t];
     }
   }
-  add_sums(out[0], a);
-  add_sums(out[1], b);
-  add_sums(out[2], c);
+  add_sums(out[0], a, first ? zero : out[0]);
+  add_sums(out[1], b, first ? zero : out[1]);
+  add_sums(out[2], c, first ? zero : out[2]);
 }
 
 int64_t up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+// Floats from point to point: an odd number of cache lines, so that the points of a unit do not share a cache set.
+int64_t apart(int64_t n) { return (up(n, 16) / 16 | 1) * 16; }
 
 }  // namespace
 
@@ -180,32 +197,40 @@ void conv_winograd(ConvImages s, ConvFilter f, const float* x, const float* w, c
   // what is large, and several blocks share one pass over them.
   const bool few = block_bytes <= L2;
   const int64_t part = few ? PART : up(f.rows, ROWS), rows = up(f.rows, part), parts = rows / part;
-  float* u = allocate(POINTS * rows * f.channels);
-  if (rows > f.rows)
-    memset(u + (parts - 1) * POINTS * part * f.channels, 0, POINTS * part * f.channels * sizeof(float));
-  parallel_for(f.rows, threads, [&](int64_t row) { transform_weights(f, w, row, part, u); });
+  const int64_t step = apart(part * f.channels);  // from point to point of a part
+  float* u = allocate(parts * POINTS * step);     // [part of rows][point][row of the part][channel]
+  if (f.rows < rows)
+    for (int p = 0; p < POINTS; p++)
+      memset(u + ((parts - 1) * POINTS + p) * step + (f.rows - (parts - 1) * part) * f.channels, 0,
+             (rows - f.rows) * f.channels * sizeof(float));
+  parallel_for((f.rows + CHUNK - 1) / CHUNK, threads, [&](int64_t chunk) {
+    for (int64_t c = 0; c < f.channels; c += W)
+      for (int64_t row = chunk * CHUNK; row < f.rows && row < (chunk + 1) * CHUNK; row++)
+        transform_weights(f, w, row, c, u + row / part * POINTS * step + row % part * f.channels, step);
+  });
   const Units units(s);
   const int64_t blocks = (units.count + UNITS - 1) / UNITS,
                 together = few ? 1 : smaller(MANY, up(blocks, threads) / threads);
   parallel_for((blocks + together - 1) / together, threads, [&](int64_t group) {
     const int64_t first = group * together, last = smaller(first + together, blocks), count = last - first;
-    float* v = allocate(count * POINTS * (f.channels + part) * run);  // [point][block][channel][run]
-    float* m = v + count * POINTS * f.channels * run;                 // [point][block][row of the part][run]
+    const int64_t in_step = apart(count * f.channels * run), out_step = apart(count * part * run);
+    float* v = allocate(POINTS * (in_step + out_step));  // [point][block][channel][run]
+    float* m = v + POINTS * in_step;                     // [point][block][row of the part][run]
     const int64_t end = smaller(last * UNITS, units.count);
-    if (end < last * UNITS) memset(v, 0, count * block_bytes);
+    if (end < last * UNITS) memset(v, 0, POINTS * in_step * sizeof(float));
     for (int64_t c = 0; c < f.channels; c++)
       for (int64_t k = first * UNITS; k < end; k++)
         transform_input(units, x + c * s.height * s.width * s.batch, k,
-                        v + ((k / UNITS - first) * f.channels + c) * run + k % UNITS * W, count * f.channels * run);
+                        v + ((k / UNITS - first) * f.channels + c) * run + k % UNITS * W, in_step);
     for (int64_t o = 0; o < f.rows; o += part) {
       for (int p = 0; p < POINTS; p++)
         for (int64_t b = 0; b < count; b++)
           for (int64_t r = 0; r < part; r += ROWS)
-            multiply(u + ((o * POINTS + p * part) + r) * f.channels, v + (p * count + b) * f.channels * run, f.channels,
-                     m + ((p * count + b) * part + r) * run);
+            multiply(u + (o / part * POINTS + p) * step + r * f.channels, v + p * in_step + b * f.channels * run,
+                     f.channels, m + p * out_step + (b * part + r) * run);
       for (int64_t r = 0; r < part && o + r < f.rows; r++)
         for (int64_t k = first * UNITS; k < end; k++)
-          transform_output(units, m + ((k / UNITS - first) * part + r) * run + k % UNITS * W, count * part * run,
+          transform_output(units, m + ((k / UNITS - first) * part + r) * run + k % UNITS * W, out_step,
                            bias ? bias[o + r] : 0.0f, k, y + (o + r) * s.out_height * s.out_width * s.batch);
     }
     sparsefl::give(v);
@@ -216,30 +241,32 @@ void conv_winograd(ConvImages s, ConvFilter f, const float* x, const float* w, c
 // dw [rows][channels][9] of the whole weight.
 void conv_winograd_gradient(ConvImages s, int64_t out, int64_t channels, const float* x, const float* dy, float* dw,
                             int threads) {
-  const int64_t rows = up(out, ROWS), in = up(channels, 4), run = GRADIENT_UNITS * W;
-  float* sums = allocate(POINTS * rows * in);
-  memset(sums, 0, POINTS * rows * in * sizeof(float));
-  float* v = allocate(POINTS * (in + rows) * run);
-  float* d = v + POINTS * in * run;
-  if (rows > out || in > channels) memset(v, 0, POINTS * (in + rows) * run * sizeof(float));
+  const int64_t rows = up(out, ROWS), in = up(channels, 4), run = smaller(GRADIENT_UNITS, Units(s).count) * W;
+  const int64_t sum_step = apart(rows * in);
+  float* sums = allocate(POINTS * sum_step);
+  const int64_t in_step = apart(in * run), out_step = apart(rows * run);
+  float* v = allocate(POINTS * (in_step + out_step));
+  float* d = v + POINTS * in_step;
+  if (rows > out || in > channels) memset(v, 0, POINTS * (in_step + out_step) * sizeof(float));
   const Units units(s);
   for (int64_t first = 0; first < units.count; first += GRADIENT_UNITS) {
-    const int64_t last = smaller(first + GRADIENT_UNITS, units.count), n = up((last - first) * W, W);
+    const int64_t last = smaller(first + GRADIENT_UNITS, units.count), n = (last - first) * W;
     parallel_for(channels + out, threads, [&](int64_t c) {
       for (int64_t k = first; k < last; k++)
         if (c < channels)
-          transform_input(units, x + c * s.height * s.width * s.batch, k, v + c * n + (k - first) * W, in * n);
+          transform_input(units, x + c * s.height * s.width * s.batch, k, v + c * n + (k - first) * W, in_step);
         else
           transform_gradient(units, dy + (c - channels) * s.out_height * s.out_width * s.batch, k,
-                             d + (c - channels) * n + (k - first) * W, rows * n);
+                             d + (c - channels) * n + (k - first) * W, out_step);
     });
     parallel_for(POINTS, threads, [&](int64_t p) {
-      for (int64_t o = 0; o < rows; o += ROWS)
-        for (int64_t c = 0; c < in; c += 4) {
-          float* to = sums + (p * rows + o) * in + c;
-          float* const at[ROWS] = {to, to + in, to + 2 * in};
-          correlate(d + (p * rows + o) * n, v + (p * in + c) * n, n, at);
-        }
+      for (int64_t chunk = 0; chunk < in; chunk += CHUNK)
+        for (int64_t o = 0; o < rows; o += ROWS)
+          for (int64_t c = chunk; c < in && c < chunk + CHUNK; c += 4) {
+            float* to = sums + p * sum_step + o * in + c;
+            float* const at[ROWS] = {to, to + in, to + 2 * in};
+            correlate(d + p * out_step + o * n, v + p * in_step + c * n, n, first == 0, at);
+          }
     });
   }
   sparsefl::give(v);
@@ -247,7 +274,7 @@ void conv_winograd_gradient(ConvImages s, int64_t out, int64_t channels, const f
     for (int64_t c = 0; c < channels; c += W) {
       const int64_t n = smaller(W, channels - c);
       vf t[POINTS];
-      for (int p = 0; p < POINTS; p++) t[p] = load_first(sums + (p * rows + o) * in + c, n);
+      for (int p = 0; p < POINTS; p++) t[p] = load_first(sums + p * sum_step + o * in + c, n);
       for (int j = 0; j < 6; j++) weight_gradients<6>(t + j);
       for (int i = 0; i < 3; i++) {
         weight_gradients<1>(t + 6 * i);

@@ -102,8 +102,8 @@ struct Threads {
   }
 };
 
-// Never destroyed: the threads may outlive static destructors. A forked child has neither torch's threads, whose library
-// would wait for them for ever, nor those of the pool: it starts a pool of its own.
+// Never destroyed: the threads may outlive static destructors. A forked child has neither torch's threads, whose
+// library would wait for them for ever, nor those of the pool: it starts a pool of its own.
 Threads* all = nullptr;
 std::once_flag once;
 

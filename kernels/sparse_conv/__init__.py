@@ -27,9 +27,9 @@ _call = registry.bind(__name__)
 KERNELS = ("sparse", "dense", "winograd")
 DIRECTIONS = ("forward", "input_gradient", "weight_gradient")
 DENSE_FROM = 0.85  # stored share from which the dense kernel is the faster one
-# The same for Winograd's: a share, and another over the columns of its products (4x4 tiles times images),
-# because transforming the weight costs the same however few they are.
-WINOGRAD_FROM = {"forward": (0.28, 8), "input_gradient": (0.28, 8), "weight_gradient": (0.3, 12)}
+# The same for Winograd's, if its 4x4 tiles were full: a share, and another over the columns of its products
+# (tiles times images), because transforming the weight costs the same however few they are.
+WINOGRAD_FROM = {"forward": (0.22, 6), "input_gradient": (0.22, 6), "weight_gradient": (0.24, 14)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,8 +90,9 @@ def suggest(conv: Conv, direction: str, height: int, width: int, batch: int) -> 
     """The kernel that is usually the fastest for an input image [height, width] and batch."""
     if "winograd" in conv.kernels:
         high, wide = (height, width) if direction == "input_gradient" else conv.output_size(height, width)
+        tiles = ceil(high / 4) * ceil(wide / 4)
         share, more = WINOGRAD_FROM[direction]
-        if conv.density >= share + more / max(1, ceil(high / 4) * ceil(wide / 4) * batch):
+        if conv.density * high * wide / (16 * tiles) >= share + more / max(1, tiles * batch):
             return "winograd"
     return "dense" if conv.density >= DENSE_FROM else "sparse"
 
