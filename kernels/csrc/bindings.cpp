@@ -182,8 +182,8 @@ NB_MODULE(_native, m) {
   // Convolution: structures arrive as lists of whole numbers, in the order of conv.h.
   using Numbers = std::vector<int64_t>;
   const auto planes = [](const Numbers& v) {
-    return ConvPlanes{v.at(0), v.at(1), v.at(2), v.at(3), v.at(4),  v.at(5),
-                      v.at(6), v.at(7), v.at(8), v.at(9), v.at(10), v.at(11)};
+    return ConvPlanes{v.at(0), v.at(1), v.at(2), v.at(3),  v.at(4),  v.at(5), v.at(6),
+                      v.at(7), v.at(8), v.at(9), v.at(10), v.at(11), v.at(12)};
   };
   const auto weights = [](const Numbers& v) {
     return ConvWeights{v.at(0),
@@ -217,6 +217,13 @@ NB_MODULE(_native, m) {
     nb::gil_scoped_release release;
     ops().conv_apply(shape, what, where, at<const float>(x), at<const float>(values), at<const float>(bias),
                      at<float>(y), threads);
+  });
+  m.def("conv_scatter", [=](const Numbers& p, const Numbers& w, int64_t block, int64_t group, Address dy,
+                            Address values, Address dx, int threads) {
+    const auto shape = planes(p);
+    const auto what = weights(w);
+    nb::gil_scoped_release release;
+    ops().conv_scatter(shape, what, block, group, at<const float>(dy), at<const float>(values), at<float>(dx), threads);
   });
   m.def("conv_gradient", [=](const Numbers& p, const Numbers& w, const Numbers& o, Address x, Address dy,
                              Address gradients, int threads) {

@@ -12,6 +12,8 @@
 namespace SPARSE_ISA {
 namespace {
 
+constexpr int64_t AHEAD = 8;  // visits whose weights are fetched
+
 // Where four weights find their inputs.
 struct Four {
   const float* at[4];
@@ -113,9 +115,55 @@ void apply(const ConvPlanes& planes, const ConvWeights& w, const ConvOutput& out
   apply_tiles(planes, out, w.rows, x, bias, y, threads, [&](const float* from, float* sums) {
     for (int64_t k = 0; k < w.visits; k++) {
       const int32_t first = w.starts[k], n = w.starts[k + 1] - first;
+      __builtin_prefetch(weights + at[k + AHEAD < w.visits ? k + AHEAD : k]);
       if (n) accumulate<V>(from, w.offsets + first, weights + at[k], n, sums + w.order[k] * TILE);
     }
   });
+}
+
+// x of n weights of one row, each at its offset, += the weight times d.
+template <int V> void spread(const uint32_t* offsets, const float* weights, int n, const vf (&d)[V], float* x) {
+  const auto add = [&](vf w, const float* at) {
+    float* to = const_cast<float*>(at);
+    SPARSE_UNROLL
+    for (int r = 0; r < V; r++) store(to + r * W, load(to + r * W) + w * d[r]);
+  };
+  for (; n >= 4; n -= 4, offsets += 4, weights += 4) {
+    const Four to(x, offsets);
+    const Weights w(weights);
+    add(w.get<0>(), to.at[0]);
+    add(w.get<1>(), to.at[1]);
+    add(w.get<2>(), to.at[2]);
+    add(w.get<3>(), to.at[3]);
+  }
+  for (; n > 0; n--, offsets++, weights++) add(splat(*weights), moved(x, *offsets));
+}
+
+// A block of input channels for some batch columns: the rows pass by, group after group.
+template <int V>
+void scatter_block(const ConvPlanes& p, const ConvWeights& w, int64_t block, int64_t group, int64_t b, int64_t n0,
+                   const float* dy, const float* weights, float* dx) {
+  const int32_t* at = w.at ? w.at : w.starts;
+  const int64_t first = b * block, channels = smaller(block, p.channels - first), blocks = w.visits / w.rows;
+  float* x = allocate(channels * p.plane_size);
+  memset(x, 0, channels * p.plane_size * sizeof(float));
+  float* base = x - first * p.plane_size;
+  for (int64_t row = 0; row < w.rows; row += group) {
+    const int64_t size = smaller(group, w.rows - row), k0 = row * blocks + b * size;
+    for (int64_t k = k0; k < k0 + size; k++) {
+      const int32_t start = w.starts[k], n = w.starts[k + 1] - start;
+      __builtin_prefetch(weights + at[k + AHEAD < w.visits ? k + AHEAD : k]);
+      if (!n) continue;
+      // Beyond the batch are columns that nobody reads; beyond the last row there is nothing.
+      const int64_t from = w.order[k] * p.batch + n0, left = w.rows * p.batch - from;
+      vf d[V];
+      for (int r = 0; r < V; r++) d[r] = load_until(dy + from + r * W, dy + from + left);
+      spread<V>(w.offsets + start, weights + at[k], n, d, base);
+    }
+  }
+  for (int64_t c = 0; c < channels; c++)
+    copy(dx + (first + c) * p.batch + n0, x + c * p.plane_size, smaller(p.lanes, p.batch - n0));
+  sparsefl::give(x);
 }
 
 template <int V>
@@ -146,9 +194,9 @@ void conv_planes(ConvPlanes p, const float* x, float* out, int threads) {
   parallel_for(p.chunks * p.channels, threads, [&](int64_t i) {
     const int64_t n0 = i / p.channels * p.lanes, n = p.batch - n0 < p.lanes ? p.batch - n0 : p.lanes;
     const float* from = x + i % p.channels * p.height * p.width * p.batch + n0;
-    float* to = out + i * p.stride * p.stride * p.plane_size;
-    for (int64_t a = 0; a < p.stride; a++)
-      for (int64_t b = 0; b < p.stride; b++, to += p.plane_size) {
+    float* to = out + i * p.phases * p.phases * p.plane_size;
+    for (int64_t a = 0; a < p.phases; a++)
+      for (int64_t b = 0; b < p.phases; b++, to += p.plane_size) {
         float* row = to;
         for (int64_t r = 0; r < p.rows; r++, row += p.columns * p.lanes) {
           const int64_t h = (r - p.top) * p.stride + a;
@@ -181,6 +229,18 @@ void conv_apply(ConvPlanes planes, ConvWeights w, ConvOutput out, const float* x
   const int vectors = Tiles(planes, out).vectors();
   const auto run = vectors == 1 ? apply<1> : vectors == 2 ? apply<2> : vectors == 4 ? apply<4> : apply<R>;
   run(planes, w, out, x, weights, bias, y, threads);
+}
+
+void conv_scatter(ConvPlanes planes, ConvWeights w, int64_t block, int64_t group, const float* dy, const float* weights,
+                  float* dx, int threads) {
+  const int64_t used = (smaller(planes.lanes, planes.batch) + W - 1) / W, blocks = w.visits / w.rows;
+  const auto run = used <= 1   ? scatter_block<1>
+                   : used <= 2 ? scatter_block<2>
+                   : used <= 4 ? scatter_block<4>
+                               : scatter_block<R>;
+  parallel_for(planes.chunks * blocks, threads, [&](int64_t i) {
+    run(planes, w, block, group, i % blocks, i / blocks * planes.lanes, dy, weights, dx);
+  });
 }
 
 void conv_gradient(ConvPlanes planes, ConvWeights w, ConvOutput out, const float* x, const float* dy, float* gradients,

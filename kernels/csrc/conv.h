@@ -8,7 +8,8 @@ namespace sparsefl {
 // plane (chunk, channel, phase), position (i + top, j + left) holds row stride * i + phase row, column likewise.
 struct ConvPlanes {
   int64_t channels, height, width, batch;  // of the tensor
-  int64_t stride, top, left;               // border before the first row and column
+  int64_t stride, phases;                  // of an axis: 0 to phases - 1 are what the taps meet
+  int64_t top, left;                       // border before the first row and column
   int64_t rows, columns;                   // positions of a plane
   int64_t lanes, chunks;                   // batch columns of a position, and how often they cover the batch
   int64_t plane_size;                      // floats from plane to plane: at least rows * columns * lanes

@@ -57,7 +57,7 @@ struct Tiles {
     columns = TILE / planes.lanes;
     across = (y.width + columns - 1) / columns;
     count = planes.chunks * y.height * across;
-    chunk_size = planes.channels * planes.stride * planes.stride * planes.plane_size;
+    chunk_size = planes.channels * planes.phases * planes.phases * planes.plane_size;
   }
   // Vectors of a tile that hold outputs: fewer than R where the image is narrower than a tile.
   int vectors() const {

@@ -78,6 +78,8 @@ struct Ops {
   void (*conv_planes)(ConvPlanes, const float* x, float* out, int threads);
   void (*conv_apply)(ConvPlanes, ConvWeights, ConvOutput, const float* x, const float* weights, const float* bias,
                      float* y, int threads);
+  void (*conv_scatter)(ConvPlanes, ConvWeights, int64_t block, int64_t group, const float* dy, const float* weights,
+                       float* dx, int threads);
   void (*conv_gradient)(ConvPlanes, ConvWeights, ConvOutput, const float* x, const float* dy, float* gradients,
                         int threads);
   void (*conv_dense_apply)(ConvPlanes, ConvDense, ConvOutput, const float* x, const float* weights, const float* bias,

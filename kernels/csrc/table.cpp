@@ -29,6 +29,7 @@ const sparsefl::Ops ops = {
     conv_tile,
     conv_planes,
     conv_apply,
+    conv_scatter,
     conv_gradient,
     conv_dense_apply,
     conv_dense_gradient,

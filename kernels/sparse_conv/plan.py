@@ -7,7 +7,7 @@ the weights' order.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import ceil, prod
+from math import ceil
 
 import numpy as np
 import torch
@@ -19,7 +19,8 @@ from kernels.sparse_conv import Conv
 
 L1 = 20 * 1024  # bytes of a block's input that stay in L1 beside sums and weights
 L2 = 128 * 1024  # bytes of the sums of a group of rows
-FEW = 24  # weights of a row and block below which its overhead shows: then blocks grow
+FEW = 24  # weights of a row and block below which its overhead shows: then blocks double
+FEW_LINEAR = 40  # the same where there is one position and nothing is read twice: then they grow as far as it takes
 LINE = 16  # floats
 
 
@@ -48,6 +49,7 @@ class Planes:
     width: int
     batch: int
     stride: int
+    phases: int
     top: int
     left: int
     rows: int
@@ -62,7 +64,7 @@ class Planes:
 
     @property
     def channel_size(self) -> int:
-        return self.stride**2 * self.plane_size
+        return self.phases**2 * self.plane_size
 
     @property
     def size(self) -> int:
@@ -75,6 +77,8 @@ class Sweep:
     """The weights of one pass, ordered as csrc/conv.h: ConvWeights. One for all batches with these lanes."""
 
     rows: int
+    block: int  # channels
+    group: int  # rows
     starts: Tensor
     order: Tensor
     offsets: Tensor
@@ -201,6 +205,7 @@ def _planes(
         width,
         batch,
         stride,
+        1 + max(max(axis.phase) for pair in axes for axis in pair),
         top,
         left,
         rows,
@@ -247,11 +252,11 @@ def _sweep(
         lists = (
             bitmap.transpose(conv.bitmap, conv.out_channels) if transposed else bitmap.csr(conv.bitmap, rows)
         )
-        at = _tap_bytes(conv, planes, axes)
+        taps = _tap_bytes(conv, planes, axes)
         pattern = [int(transposed), rows, conv.taps, *(pointer(x, torch.int32) for x in lists)]
         pattern += [] if transposed else [0]
-        pattern.append(at.ctypes.data)
-        block = _block(conv, planes, at)
+        pattern.append(taps.ctypes.data)
+        block = _block(conv, planes, taps)
         group = max(1, L2 // (4 * extension().conv_tile()))
         visits = ceil(planes.channels / block) * rows
         starts, order = (torch.empty(visits + extra, dtype=torch.int32) for extra in (1, 0))
@@ -262,10 +267,11 @@ def _sweep(
         into += pointer(offsets, torch.int32), pointer(index, torch.int32)
         extension().conv_fill(pattern, *how, 4 * planes.channel_size, *into)
         if transposed:
-            conv.plans[key] = Sweep(rows, starts, order, offsets, None, index)
+            conv.plans[key] = Sweep(rows, block, group, starts, order, offsets, None, index)
         else:  # a visit's weights lie side by side in the packed values
             padded = torch.cat([index, index.new_zeros(1)])  # an empty visit may start at the end
-            conv.plans[key] = Sweep(rows, starts, order, offsets, padded[starts[:-1].long()], None)
+            at = padded[starts[:-1].long()]
+            conv.plans[key] = Sweep(rows, block, group, starts, order, offsets, at, None)
     return conv.plans[key]
 
 
@@ -298,7 +304,7 @@ def _tap_bytes(conv: Conv, planes: Planes, axes: list[Axis]) -> np.ndarray:
     for i, j in np.ndindex(*conv.kernel):
         down, across = axes[0].shift[i], axes[1].shift[j]
         if down is not None and across is not None:
-            plane = axes[0].phase[i] * planes.stride + axes[1].phase[j]
+            plane = axes[0].phase[i] * planes.phases + axes[1].phase[j]
             position = (down + planes.top) * planes.columns + across + planes.left
             at[i, j] = 4 * (plane * planes.plane_size + position * planes.lanes)
     return at
@@ -315,7 +321,9 @@ def _block(conv: Conv, planes: Planes, at: np.ndarray) -> int:
         * (tile + (planes.columns - tile // planes.lanes) % (tile // planes.lanes) * planes.lanes)
     )
     block = max(1, L1 // part)
-    density = conv.bitmap.nnz / max(1, prod(conv.shape))
-    if density * block * max(1, len(used)) < FEW:
+    if planes.rows == planes.columns == 1:
+        while conv.density * block < FEW_LINEAR and block < planes.channels:
+            block *= 2
+    elif conv.density * block * max(1, len(used)) < FEW:
         block *= 2
     return min(block, planes.channels)

@@ -84,8 +84,23 @@ def test_a_kernel_that_does_not_fit_is_refused():
         sc.forward(conv, values, x, kernel="winograd")
 
 
-def test_a_linear_layer_is_a_1x1_convolution():
-    compare(make(30, 300, (1, 1), 0.2), 1, 1, 128)
+@pytest.mark.parametrize("batch", [1, 5, 9, 20, 32, 60, 64, 128])
+def test_a_linear_layer_is_a_1x1_convolution(batch):
+    compare(make(30, 300, (1, 1), 0.2), 1, 1, batch)
+
+
+@pytest.mark.parametrize("batch", [7, 32])
+def test_a_linear_layer_of_several_blocks_and_groups(batch):
+    compare(make(1100, 300, (1, 1), 0.4), 1, 1, batch, threads=2)
+
+
+@pytest.mark.parametrize("stride", [2, 3])
+def test_a_1x1_convolution_skips_what_it_does_not_meet(stride):
+    conv = make(12, 10, (1, 1), 0.7, stride=stride)
+    compare(conv, 9, 8, 18)
+    values, x, *_ = case(conv, 9, 8, 18)
+    x[:, 1::stride] = x[:, :, 1::stride] = torch.nan
+    assert sc.forward(conv, values, x, kernel="dense").isfinite().all()
 
 
 @settings(max_examples=80, deadline=None)
@@ -115,9 +130,12 @@ def test_any_geometry(data):
 
 
 @pytest.mark.parametrize("kernel", sc.KERNELS)
-def test_threads_do_not_change_a_bit(kernel):
-    conv = make(33, 40, (3, 3), 0.3, padding=(1, 1))
-    given = case(conv, 7, 7, 40)
+@pytest.mark.parametrize("linear", [False, True])
+def test_threads_do_not_change_a_bit(kernel, linear):
+    conv = make(600, 300, (1, 1), 0.4) if linear else make(33, 40, (3, 3), 0.3, padding=(1, 1))
+    if kernel not in conv.kernels:
+        pytest.skip("no linear layer runs on it")
+    given = case(conv, *((1, 1, 32) if linear else (7, 7, 40)))
     results = []
     for threads in (1, 2, 3):
         with use_threads(threads):
