@@ -1,8 +1,8 @@
 """The compiled extension: loading it, which instruction set it runs, how many threads it takes.
 
 The extension takes raw pointers and sizes, so every `_cpu.py` goes through `pointer`, which checks what the
-native code relies on. Threads are torch's own team (csrc/parallel.cpp), so that the two never share a core; the
-count is a context variable, so that one worker thread's choice never reaches another.
+native code relies on. Threads are torch's own team (csrc/parallel.cpp), so that the two never share a core;
+the count is a context variable, so that one worker thread's choice never reaches another.
 """
 
 import importlib

@@ -20,7 +20,7 @@ from kernels.sparse_conv import Conv
 L1 = 20 * 1024  # bytes of a block's input that stay in L1 beside sums and weights
 L2 = 128 * 1024  # bytes of the sums of a group of rows
 FEW = 24  # weights of a row and block below which its overhead shows: then blocks double
-FEW_LINEAR = 40  # the same where there is one position and nothing is read twice: then they grow as far as it takes
+FEW_LINEAR = 40  # the same with one position, where no input is read twice: blocks grow as far as it takes
 LINE = 16  # floats
 
 
