@@ -25,15 +25,17 @@ def randn(n: int, seed: int = 0) -> Tensor:
     return torch.randn(n, generator=torch.Generator().manual_seed(seed))
 
 
-def assert_close(actual: Tensor, expected: Tensor, *, terms: int = 1) -> None:
-    """Equal up to the rounding of a sum of `terms` numbers in `actual`'s dtype, relative to the largest."""
+def assert_close(actual: Tensor, expected: Tensor, *, terms: int = 1, scale: float = 0.0) -> None:
+    """Equal up to the rounding of a sum of `terms` numbers in `actual`'s dtype, relative to the largest or to
+    `scale`: where terms may cancel, the sum of their sizes."""
     assert actual.shape == expected.shape
     if actual.numel() == 0:
         return
     unit = torch.finfo(actual.dtype).eps
     expected = expected.double()
-    scale = expected.abs().max().clamp(min=1e-30)
-    worst = ((actual.double() - expected).abs() / scale).max().item()
+    worst = (
+        ((actual.double() - expected).abs() / expected.abs().max().clamp(min=max(scale, 1e-30))).max().item()
+    )
     assert worst <= 4 * unit * max(terms, 1), (
         f"off by {worst:.3g}, allowed {4 * unit * terms:.3g} ({terms} terms)"
     )
