@@ -25,7 +25,7 @@ def randn(n: int, seed: int = 0) -> Tensor:
     return torch.randn(n, generator=torch.Generator().manual_seed(seed))
 
 
-def assert_close(actual: Tensor, expected: Tensor, *, terms: int = 1, scale: float = 0.0) -> None:
+def assert_close(actual: Tensor, expected: Tensor, *, terms: float = 1, scale: float = 0.0) -> None:
     """Equal up to the rounding of a sum of `terms` numbers in `actual`'s dtype, relative to the largest or to
     `scale`: where terms may cancel, the sum of their sizes."""
     assert actual.shape == expected.shape

@@ -1,5 +1,5 @@
 // Sparse convolution on batch-last tensors [channel][height][width][batch]: forward and input gradient (the same kernel
-// on the transposed pattern) and the weight gradient on the mask.
+// on the transposed pattern; for linear layers another, on the pattern as it is) and the weight gradient on the mask.
 //
 // The input is first copied into planes with a zero border, `lanes` batch columns at a time; a stride becomes phases.
 // Then a weight is one constant offset, and a tile of outputs (8 vectors: consecutive positions x lanes) costs it 8
@@ -12,7 +12,7 @@
 namespace SPARSE_ISA {
 namespace {
 
-constexpr int64_t AHEAD = 8;  // visits whose weights are fetched
+constexpr int64_t AHEAD = 8;  // visits from the one whose weights are fetched to the one that is at work
 
 // Where four weights find their inputs.
 struct Four {
@@ -53,6 +53,13 @@ static inline const float* moved(const float* x, uint32_t bytes) {
 template <int V> static inline void axpy(vf (&sum)[V], vf w, const float* x) {
   SPARSE_UNROLL
   for (int r = 0; r < V; r++) sum[r] += w * load(x + r * W);
+}
+
+// The weights of visit k are about to be used.
+static inline void fetch(const ConvWeights& w, const int32_t* at, const float* weights, int64_t k) {
+  if (k >= w.visits) return;
+  const float* p = weights + at[k];
+  for (int32_t i = 0, n = w.starts[k + 1] - w.starts[k]; i < n; i += 16) __builtin_prefetch(p + i);
 }
 
 // sums += n weights of one row, each times its shifted input.
@@ -115,7 +122,7 @@ void apply(const ConvPlanes& planes, const ConvWeights& w, const ConvOutput& out
   apply_tiles(planes, out, w.rows, x, bias, y, threads, [&](const float* from, float* sums) {
     for (int64_t k = 0; k < w.visits; k++) {
       const int32_t first = w.starts[k], n = w.starts[k + 1] - first;
-      __builtin_prefetch(weights + at[k + AHEAD < w.visits ? k + AHEAD : k]);
+      fetch(w, at, weights, k + AHEAD);
       if (n) accumulate<V>(from, w.offsets + first, weights + at[k], n, sums + w.order[k] * TILE);
     }
   });
@@ -139,10 +146,10 @@ template <int V> void spread(const uint32_t* offsets, const float* weights, int 
   for (; n > 0; n--, offsets++, weights++) add(splat(*weights), moved(x, *offsets));
 }
 
-// A block of input channels for some batch columns: the rows pass by, group after group.
+// dx of a block of input channels: the rows pass by, group after group.
 template <int V>
-void scatter_block(const ConvPlanes& p, const ConvWeights& w, int64_t block, int64_t group, int64_t b, int64_t n0,
-                   const float* dy, const float* weights, float* dx) {
+void scatter_block(const ConvPlanes& p, const ConvWeights& w, int64_t block, int64_t group, int64_t b, const float* dy,
+                   const float* weights, float* dx) {
   const int32_t* at = w.at ? w.at : w.starts;
   const int64_t first = b * block, channels = smaller(block, p.channels - first), blocks = w.visits / w.rows;
   float* x = allocate(channels * p.plane_size);
@@ -152,17 +159,14 @@ void scatter_block(const ConvPlanes& p, const ConvWeights& w, int64_t block, int
     const int64_t size = smaller(group, w.rows - row), k0 = row * blocks + b * size;
     for (int64_t k = k0; k < k0 + size; k++) {
       const int32_t start = w.starts[k], n = w.starts[k + 1] - start;
-      __builtin_prefetch(weights + at[k + AHEAD < w.visits ? k + AHEAD : k]);
+      fetch(w, at, weights, k + AHEAD);
       if (!n) continue;
-      // Beyond the batch are columns that nobody reads; beyond the last row there is nothing.
-      const int64_t from = w.order[k] * p.batch + n0, left = w.rows * p.batch - from;
-      vf d[V];
-      for (int r = 0; r < V; r++) d[r] = load_until(dy + from + r * W, dy + from + left);
+      vf d[V];  // beyond the batch are columns of another row, which nobody reads; beyond the last row is nothing
+      for (int r = 0; r < V; r++) d[r] = load_until(dy + w.order[k] * p.batch + r * W, dy + w.rows * p.batch);
       spread<V>(w.offsets + start, weights + at[k], n, d, base);
     }
   }
-  for (int64_t c = 0; c < channels; c++)
-    copy(dx + (first + c) * p.batch + n0, x + c * p.plane_size, smaller(p.lanes, p.batch - n0));
+  for (int64_t c = 0; c < channels; c++) copy(dx + (first + c) * p.batch, x + c * p.plane_size, p.batch);
   sparsefl::give(x);
 }
 
@@ -231,16 +235,15 @@ void conv_apply(ConvPlanes planes, ConvWeights w, ConvOutput out, const float* x
   run(planes, w, out, x, weights, bias, y, threads);
 }
 
+// dx [channels][batch] of a linear layer whose batch is within a tile.
 void conv_scatter(ConvPlanes planes, ConvWeights w, int64_t block, int64_t group, const float* dy, const float* weights,
                   float* dx, int threads) {
-  const int64_t used = (smaller(planes.lanes, planes.batch) + W - 1) / W, blocks = w.visits / w.rows;
-  const auto run = used <= 1   ? scatter_block<1>
-                   : used <= 2 ? scatter_block<2>
-                   : used <= 4 ? scatter_block<4>
-                               : scatter_block<R>;
-  parallel_for(planes.chunks * blocks, threads, [&](int64_t i) {
-    run(planes, w, block, group, i % blocks, i / blocks * planes.lanes, dy, weights, dx);
-  });
+  const int64_t vectors = (planes.batch + W - 1) / W;
+  const auto run = vectors <= 1   ? scatter_block<1>
+                   : vectors <= 2 ? scatter_block<2>
+                   : vectors <= 4 ? scatter_block<4>
+                                  : scatter_block<R>;
+  parallel_for(w.visits / w.rows, threads, [&](int64_t b) { run(planes, w, block, group, b, dy, weights, dx); });
 }
 
 void conv_gradient(ConvPlanes planes, ConvWeights w, ConvOutput out, const float* x, const float* dy, float* gradients,

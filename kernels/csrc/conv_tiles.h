@@ -109,12 +109,14 @@ void apply_tiles(const ConvPlanes& planes, const ConvOutput& out, int64_t rows, 
   parallel_for((tiles.count + AT_ONCE - 1) / AT_ONCE, threads, [&](int64_t group) {
     float* sums = allocate((rows + 2) * TILE);
     for (int64_t i = group * AT_ONCE; i < tiles.count && i < (group + 1) * AT_ONCE; i++) {
+      const Tiles::Part part = tiles.part(i);
       for (int64_t o = 0; o < rows; o++) {
         const vf start = splat(bias ? bias[o] : 0.0f);
         for (int r = 0; r < R; r++) store(sums + o * TILE + r * W, start);
+        for (int64_t c = 0; c < part.positions; c++)  // the results' lines come while they are computed
+          __builtin_prefetch(y + o * out.plane_size + part.place + c * out.column_size, 1, 2);
       }
       add(tiles.input(x, i), sums);
-      const Tiles::Part part = tiles.part(i);
       for (int64_t o = 0; o < rows; o++)
         for (int64_t c = 0; c < part.positions; c++)
           copy(y + o * out.plane_size + part.place + c * out.column_size, sums + o * TILE + c * planes.lanes, part.n);

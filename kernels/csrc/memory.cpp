@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #if defined(__linux__)
 #include <sys/mman.h>
+#include <unistd.h>
 #endif
 
 #include <map>
@@ -32,11 +33,17 @@ char* map_segment(int64_t size) {
   return all + before;
 }
 void unmap_segment(char* p, int64_t size) { munmap(p, size); }
-void forget(char* p, int64_t size) { madvise(p, size, MADV_DONTNEED); }
+// Gives back the whole pages between p and end.
+void forget(char* p, char* end) {
+  const uintptr_t page = sysconf(_SC_PAGESIZE);
+  p += (page - reinterpret_cast<uintptr_t>(p) % page) % page;
+  end -= reinterpret_cast<uintptr_t>(end) % page;
+  if (p < end) madvise(p, end - p, MADV_DONTNEED);
+}
 #else
 char* map_segment(int64_t size) { return static_cast<char*>(aligned_alloc(PAGE, size)); }
 void unmap_segment(char* p, int64_t) { free(p); }
-void forget(char*, int64_t) {}
+void forget(char*, char*) {}
 #endif
 
 // Segments of address space, cut into buffers from their beginning on. A buffer that comes back joins its idle
@@ -70,18 +77,8 @@ class Pool {
 
   void trim() {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (auto s = segments_.begin(); s != segments_.end();) {
-      const Place first = blocks_.find(s->first);
-      if (first->second.idle && first->second.size == s->second.used) {
-        use(first);
-        blocks_.erase(first);
-        unmap_segment(s->first, s->second.size);
-        s = segments_.erase(s);
-      } else {
-        s++;
-      }
-    }
-    for (const auto& [size, p] : idle_) forget(p, size / PAGE * PAGE);
+    drop_idle_segments();
+    for (const auto& [size, p] : idle_) forget(p, p + size);
   }
 
   int64_t taken() { return std::lock_guard<std::mutex>(mutex_), taken_; }
@@ -133,16 +130,31 @@ class Pool {
     return block;
   }
 
-  // An idle piece of at least this size at the end of a segment.
+  void drop_idle_segments() {
+    for (auto s = segments_.begin(); s != segments_.end();) {
+      const Place first = blocks_.find(s->first);
+      if (first->second.idle && first->second.size == s->second.used) {
+        use(first);
+        blocks_.erase(first);
+        unmap_segment(s->first, s->second.size);
+        s = segments_.erase(s);
+      } else {
+        s++;
+      }
+    }
+  }
+
+  // An idle piece of at least this size at the end of a segment. A new one takes the place of those that are idle.
   Place fresh(int64_t size) {
     for (auto& [start, segment] : segments_) {
       const Block& last = std::prev(blocks_.lower_bound(start + segment.used))->second;
       const int64_t lacks = size - (last.idle ? last.size : 0);
       if (segment.used + lacks <= segment.size) return extend(start, segment, lacks);
     }
-    const int64_t all = size < SEGMENT ? SEGMENT : whole(size, HUGE);
-    char* start = map_segment(all);
-    return start ? extend(start, segments_[start] = {all, 0}, size) : blocks_.end();
+    drop_idle_segments();
+    for (const int64_t all : {size < SEGMENT ? SEGMENT : whole(size, HUGE), whole(size, HUGE)})
+      if (char* start = map_segment(all)) return extend(start, segments_[start] = {all, 0}, size);
+    return blocks_.end();
   }
 
   Place extend(char* start, Segment& segment, int64_t size) {

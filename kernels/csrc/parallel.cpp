@@ -81,12 +81,26 @@ class Pool {
 };
 
 // torch's own threads, if they are OpenMP's: its helpers spin for some milliseconds after each of torch's operations,
-// and threads beside them would have to share their cores. The symbol comes from the library that torch itself uses.
-using Team = void (*)(void (*body)(void*), void* context, unsigned threads, unsigned flags);
+// and threads beside them would have to share their cores.
+struct Team {
+  void (*run)(void (*body)(void*), void* context, unsigned threads, unsigned flags) = nullptr;
+  int (*size)() = nullptr;
 
-Team torch_team() {
-  void* torch = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
-  return torch ? reinterpret_cast<Team>(dlsym(torch, "GOMP_parallel")) : nullptr;
+  // Only as large as torch's: OpenMP ends threads that a smaller team leaves over and starts them again for the next.
+  bool serves(int threads) const { return run && size && size() == threads; }
+};
+
+Team torch_team() {  // from the library that torch itself is bound to
+  Team team;
+  if (void* torch = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD)) {
+    const auto find = [&](const char* name) {
+      void* symbol = dlsym(RTLD_DEFAULT, name);
+      return symbol ? symbol : dlsym(torch, name);
+    };
+    team.run = reinterpret_cast<decltype(team.run)>(find("GOMP_parallel"));
+    team.size = reinterpret_cast<decltype(team.size)>(find("omp_get_max_threads"));
+  }
+  return team;
 }
 
 struct Threads {
@@ -95,8 +109,8 @@ struct Threads {
   std::mutex in_use;
 
   void run(Job& job, int helpers, int threads) {
-    if (team)  // always the same number: a smaller team would end the others' threads
-      team([](void* x) { static_cast<Job*>(x)->drain(); }, &job, unsigned(threads), 0);
+    if (team.serves(threads))
+      team.run([](void* x) { static_cast<Job*>(x)->drain(); }, &job, unsigned(threads), 0);
     else
       pool.run(job, helpers);
   }
@@ -105,12 +119,17 @@ struct Threads {
 // Never destroyed: the threads may outlive static destructors. A forked child has neither torch's threads, whose
 // library would wait for them for ever, nor those of the pool: it starts a pool of its own.
 Threads* all = nullptr;
+bool forked = false;
 std::once_flag once;
+const int watching = pthread_atfork(nullptr, nullptr, [] {
+  forked = true;
+  if (all) all = new Threads;
+});
 
 Threads& the_threads() {
   std::call_once(once, [] {
-    all = new Threads{torch_team(), {}, {}};
-    pthread_atfork(nullptr, nullptr, [] { all = new Threads{nullptr, {}, {}}; });
+    all = new Threads;
+    if (!forked && watching == 0) all->team = torch_team();
   });
   return *all;
 }

@@ -1,6 +1,5 @@
 // Threads: torch's own team where it has one, else a small pool. No OpenMP runtime beside torch's, and nothing that
-// forks badly. Work is cut into chunks whose bounds depend on the problem alone, so a result never depends on the
-// thread count.
+// forks badly. Where a sum is split, it is split by the problem alone, so a result never depends on the thread count.
 #pragma once
 #include <stdint.h>
 

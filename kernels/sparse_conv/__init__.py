@@ -90,9 +90,9 @@ def suggest(conv: Conv, direction: str, height: int, width: int, batch: int) -> 
     """The kernel that is usually the fastest for an input image [height, width] and batch."""
     if "winograd" in conv.kernels:
         high, wide = (height, width) if direction == "input_gradient" else conv.output_size(height, width)
-        tiles = ceil(high / 4) * ceil(wide / 4)
+        tiles = max(1, ceil(high / 4) * ceil(wide / 4))
         share, more = WINOGRAD_FROM[direction]
-        if conv.density * high * wide / (16 * tiles) >= share + more / max(1, tiles * batch):
+        if conv.density * high * wide / (16 * tiles) >= share + more / (tiles * max(1, batch)):
             return "winograd"
     return "dense" if conv.density >= DENSE_FROM else "sparse"
 

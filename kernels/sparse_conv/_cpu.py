@@ -26,7 +26,7 @@ def conv_input_gradient(conv: Conv, values: Tensor, dy: Tensor, dx: Tensor, kern
         out, into = conv.out_channels, conv.in_channels
         padding = (2 - conv.padding[0], 2 - conv.padding[1])
         _winograd(conv, values, dy, None, dx, padding, [into, out, 9, 9 * into, 1])
-    elif kernel == "sparse" and conv.taps == 1 and conv.padding == (0, 0) and dx.shape[1:3] == (1, 1):
+    elif kernel == "sparse" and _is_one_tile(conv, dx):
         _linear_gradient(conv, values, dy, dx)
     else:
         _apply(plan.input_gradient(conv, *dx.shape[1:], kernel), values, dy, None, dx)
@@ -57,14 +57,15 @@ def conv_weight_gradient(conv: Conv, x: Tensor, dy: Tensor, dv: Tensor, kernel: 
         pack(dw, conv.bitmap, dv)
 
 
+def _is_one_tile(conv: Conv, x: Tensor) -> bool:
+    return plan.is_linear(conv, *x.shape[1:3]) and x.shape[3] <= extension().conv_tile()
+
+
 def _linear_gradient(conv: Conv, values: Tensor, dy: Tensor, dx: Tensor) -> None:
     """With one tile, in the order of the forward pass: bringing the values into the transposed order would be
     most of the work, and the order twice the memory of the weights."""
     way = plan.forward(conv, *dx.shape[1:], "sparse")
     (only,) = way.passes
-    if way.planes.chunks > 1:
-        _apply(plan.input_gradient(conv, *dx.shape[1:], "sparse"), values, dy, None, dx)
-        return
     sweep = only.sweep
     assert isinstance(sweep, Sweep)
     shape = way.planes.numbers, sweep.numbers, sweep.block, sweep.group

@@ -139,6 +139,11 @@ def input_gradient(conv: Conv, height: int, width: int, batch: int, kernel: str)
     return _kept(conv, ("input_gradient", height, width, batch, kernel == "dense"), _input_gradient)
 
 
+def is_linear(conv: Conv, height: int, width: int) -> bool:
+    """Has it one position, and nothing around it?"""
+    return (height, width) == conv.kernel == (1, 1) and conv.padding == (0, 0)
+
+
 def _kept(conv: Conv, key: tuple, make: Callable[..., Direction]) -> Direction:
     key = (*key, extension().isa())
     if key not in conv.plans:
@@ -311,7 +316,7 @@ def _tap_bytes(conv: Conv, planes: Planes, axes: list[Axis]) -> np.ndarray:
 
 
 def _block(conv: Conv, planes: Planes, at: np.ndarray) -> int:
-    """Input channels whose part under a tile fits into L1; twice that where rows are short."""
+    """Input channels whose part under a tile fits into L1; more where rows are short."""
     tile = extension().conv_tile()
     used = at[at >= 0]
     segments = len(np.unique(used // (4 * planes.columns * planes.lanes))) or 1
@@ -321,7 +326,7 @@ def _block(conv: Conv, planes: Planes, at: np.ndarray) -> int:
         * (tile + (planes.columns - tile // planes.lanes) % (tile // planes.lanes) * planes.lanes)
     )
     block = max(1, L1 // part)
-    if planes.rows == planes.columns == 1:
+    if is_linear(conv, planes.height, planes.width):
         while conv.density * block < FEW_LINEAR and block < planes.channels:
             block *= 2
     elif conv.density * block * max(1, len(used)) < FEW:

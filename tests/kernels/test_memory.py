@@ -1,4 +1,4 @@
-"""kernels.memory: buffers come back, and are bounded."""
+"""kernels.memory: buffers come back, join, and are never two people's."""
 
 import threading
 from itertools import pairwise
@@ -18,7 +18,7 @@ MIB = 1 << 18  # floats
 
 
 @pytest.fixture(autouse=True)
-def nothing_idle():
+def little_idle():
     memory.trim()
     yield
     memory.trim()
@@ -88,6 +88,31 @@ def test_more_than_a_segment():
     large[-1].fill_(1)
     small.fill_(2)
     assert large[-1].eq(1).all()
+
+
+def test_growing_buffers_do_not_pile_up():
+    before = memory.idle_bytes()
+    for size in range(300, 400, 20):  # each with a segment of its own
+        buffer = memory.empty((size, MIB), FLOAT)
+        assert memory.idle_bytes() <= before
+        del buffer
+        before += 4 * size * MIB * (size == 300)
+
+
+def test_without_memory_there_is_an_error():
+    with pytest.raises(MemoryError):
+        memory.empty((1 << 28, MIB), FLOAT)
+
+
+def test_trim_leaves_neighbours_alone_that_share_a_page():
+    small = [native.extension().empty((16,)) for _ in range(2)]
+    lost = memory.empty((MIB + 5,), FLOAT)
+    small += [native.extension().empty((16,)) for _ in range(2)]
+    for n, x in enumerate(small):
+        x.fill_(n)
+    del lost
+    memory.trim()
+    assert all(x.eq(n).all() for n, x in enumerate(small))
 
 
 def test_trim_returns_what_is_idle():

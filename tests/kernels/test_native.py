@@ -1,4 +1,4 @@
-"""The compiled extension among threads and processes: its pool, the thread count, the GIL."""
+"""The compiled extension among threads and processes: whose threads, how many, the GIL."""
 
 import multiprocessing
 import subprocess
@@ -96,14 +96,35 @@ import os, torch
 from kernels.native import use_threads
 from kernels.pqi import pqi
 
+def tasks():
+    return os.listdir("/proc/self/task")
+
 torch.set_num_threads(2)
-torch.ones(1 << 20).add_(1)
-before = os.listdir("/proc/self/task")
+first = tasks()
 with use_threads(2):
     pqi(torch.ones(1 << 20), torch.tensor([0, 1 << 20]))
-assert len(before) > 1 and os.listdir("/proc/self/task") == before
+ours = tasks()
+torch.ones(1 << 20).add_(1)
+assert len(first) < len(ours) and tasks() == ours
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_child_forked_before_the_first_kernel_does_not_wait_for_threads_of_torch():
+    code = """
+import os, torch
+from kernels.native import use_threads
+from kernels.pqi import pqi
+
+torch.set_num_threads(2)
+values, offsets = torch.ones(1 << 20).add_(1), torch.tensor([0, 1 << 20])
+if os.fork():
+    raise SystemExit(os.waitstatus_to_exitcode(os.wait()[1]))
+with use_threads(2):
+    pqi(values, offsets)
+os._exit(0)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def _child(models, expected, answer):
@@ -115,7 +136,7 @@ def _child(models, expected, answer):
 
 def test_a_forked_child_has_threads_of_its_own(models):
     with use_threads(2):
-        expected = work(models)  # the pool of this process is running now
+        expected = work(models)  # the helpers of this process are running now
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     child = context.Process(target=_child, args=(models, expected, theirs))
@@ -130,7 +151,7 @@ def test_a_forked_child_has_threads_of_its_own(models):
             child.kill()
     assert child.exitcode == 0
     with use_threads(2):
-        assert same(work(models), expected)  # and the parent's pool still works
+        assert same(work(models), expected)  # and the parent's threads still work
 
 
 def test_the_gil_is_released():
