@@ -12,8 +12,6 @@
 namespace SPARSE_ISA {
 namespace {
 
-constexpr int64_t AHEAD = 8;  // visits from the one whose weights are fetched to the one that is at work
-
 // Where four weights find their inputs.
 struct Four {
   const float* at[4];
@@ -53,13 +51,6 @@ static inline const float* moved(const float* x, uint32_t bytes) {
 template <int V> static inline void axpy(vf (&sum)[V], vf w, const float* x) {
   SPARSE_UNROLL
   for (int r = 0; r < V; r++) sum[r] += w * load(x + r * W);
-}
-
-// The weights of visit k are about to be used.
-static inline void fetch(const ConvWeights& w, const int32_t* at, const float* weights, int64_t k) {
-  if (k >= w.visits) return;
-  const float* p = weights + at[k];
-  for (int32_t i = 0, n = w.starts[k + 1] - w.starts[k]; i < n; i += 16) __builtin_prefetch(p + i);
 }
 
 // sums += n weights of one row, each times its shifted input.
@@ -122,7 +113,6 @@ void apply(const ConvPlanes& planes, const ConvWeights& w, const ConvOutput& out
   apply_tiles(planes, out, w.rows, x, bias, y, threads, [&](const float* from, float* sums) {
     for (int64_t k = 0; k < w.visits; k++) {
       const int32_t first = w.starts[k], n = w.starts[k + 1] - first;
-      fetch(w, at, weights, k + AHEAD);
       if (n) accumulate<V>(from, w.offsets + first, weights + at[k], n, sums + w.order[k] * TILE);
     }
   });
@@ -159,7 +149,6 @@ void scatter_block(const ConvPlanes& p, const ConvWeights& w, int64_t block, int
     const int64_t size = smaller(group, w.rows - row), k0 = row * blocks + b * size;
     for (int64_t k = k0; k < k0 + size; k++) {
       const int32_t start = w.starts[k], n = w.starts[k + 1] - start;
-      fetch(w, at, weights, k + AHEAD);
       if (!n) continue;
       vf d[V];  // beyond the batch are columns of another row, which nobody reads; beyond the last row is nothing
       for (int r = 0; r < V; r++) d[r] = load_until(dy + w.order[k] * p.batch + r * W, dy + w.rows * p.batch);

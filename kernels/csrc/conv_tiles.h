@@ -113,8 +113,6 @@ void apply_tiles(const ConvPlanes& planes, const ConvOutput& out, int64_t rows, 
       for (int64_t o = 0; o < rows; o++) {
         const vf start = splat(bias ? bias[o] : 0.0f);
         for (int r = 0; r < R; r++) store(sums + o * TILE + r * W, start);
-        for (int64_t c = 0; c < part.positions; c++)  // the results' lines come while they are computed
-          __builtin_prefetch(y + o * out.plane_size + part.place + c * out.column_size, 1, 2);
       }
       add(tiles.input(x, i), sums);
       for (int64_t o = 0; o < rows; o++)
