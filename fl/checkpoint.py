@@ -29,15 +29,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fl import store
+from fl.errors import CheckpointError
 from fl.rundir import sync_directory
 
 FORMAT = 1
 KEPT = 2
 SHARD = 1 << 28
-
-
-class CheckpointError(RuntimeError):
-    """There is no usable checkpoint, or one could not be written; the message says which and why."""
 
 
 @dataclass(frozen=True)

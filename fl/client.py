@@ -30,14 +30,7 @@ import sparse_engine as se
 from fl import config, rng
 from fl.cost import Cost
 from fl.data import Dataset, Partition, batches, evaluation_batches
-
-
-class Diverged(RuntimeError):
-    """Training left the range of numbers."""
-
-
-class Stopped(Exception):
-    """Somebody asked the worker to stop."""
+from fl.errors import Diverged, Stopped
 
 
 @dataclass

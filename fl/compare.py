@@ -12,16 +12,13 @@ import traceback
 from pathlib import Path
 
 from fl import federation
-from fl.checkpoint import CheckpointError
-from fl.client import Diverged
 from fl.compare_plan import Plan, Run, from_json
 from fl.compare_progress import Display
-from fl.config import ConfigError
-from fl.federation import Interrupted, Options
-from fl.rundir import CONFIG, PLAN, SUMMARY, RunDir, RunDirError, write_atomic
+from fl.errors import Expected, Interrupted, RunDirError
+from fl.federation import Options
+from fl.rundir import CONFIG, PLAN, SUMMARY, RunDir, write_atomic
 
 FAILED = "failed.txt"
-_SENTENCES = (ConfigError, Diverged, CheckpointError)  # their messages need no traceback
 
 
 def start(plan: Plan, path: Path, workers: int | None, display: Display) -> None:
@@ -84,7 +81,7 @@ def _one(plan: Plan, run: Run, folder: Path, options: Options, display: Display)
 
 
 def _failed(folder: Path, wrong: Exception) -> None:
-    known = isinstance(wrong, _SENTENCES)
+    known = isinstance(wrong, Expected)  # its message needs no traceback
     text = "; ".join(str(wrong).splitlines()) if known else f"{type(wrong).__name__}: {wrong}"
     trace = "" if known else "".join(traceback.format_exception(wrong))
     folder.mkdir(exist_ok=True)

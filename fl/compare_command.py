@@ -10,9 +10,8 @@ from rich.console import Console
 
 from fl import compare, compare_plan, compare_progress, compare_report, compare_table, picture
 from fl.compare_plan import Plan
-from fl.config import ConfigError
-from fl.federation import Interrupted
-from fl.run_command import INTERRUPTED, WRONG_USE, failed, stopped_by_signals
+from fl.errors import ConfigError
+from fl.exits import guarded
 from fl.rundir import REPORT
 
 
@@ -48,25 +47,24 @@ class Arguments:
 def run(console: Console, given: Arguments) -> int:
     """Run or resume, print the table, write the report, return the exit code: 0 if every run has finished."""
     path = given.resume
-    try:
+
+    def work() -> int:
+        nonlocal path
         given.check()
         display = compare_progress.for_console(console)
-        with stopped_by_signals():
-            if given.resume is None:
-                plan = _planned(given)
-                path = given.out or Path("runs") / f"compare-{plan.base.name}-{datetime.now():%Y%m%d-%H%M%S}"
-                compare.start(plan, path, given.workers, display)
-            else:
-                path = given.resume
-                compare.resume(_extended(compare.read_plan(path), given), path, given.workers, display)
-            return _show(console, path, given.plot)
-    except ConfigError as wrong:
-        return failed(console, str(wrong), WRONG_USE)
-    except (OSError, RuntimeError) as wrong:
-        return failed(console, str(wrong), 1)
-    except (Interrupted, KeyboardInterrupt):
-        again = f"sparsefl compare --resume {quote(str(path))}"
-        return failed(console, f"stopped; continue with: {again}", INTERRUPTED)
+        if given.resume is None:
+            plan = _planned(given)
+            path = given.out or Path("runs") / f"compare-{plan.base.name}-{datetime.now():%Y%m%d-%H%M%S}"
+            compare.start(plan, path, given.workers, display)
+        else:
+            path = given.resume
+            compare.resume(_extended(compare.read_plan(path), given), path, given.workers, display)
+        return _show(console, path, given.plot)
+
+    def again() -> str | None:
+        return None if path is None else f"sparsefl compare --resume {quote(str(path))}"
+
+    return guarded(console, work, again)
 
 
 def write_report(console: Console, path: Path) -> None:

@@ -16,8 +16,8 @@ import torch
 from pydantic import Field
 
 import sparse_engine as se
-from fl.client import Diverged
 from fl.config import Messages, Section
+from fl.errors import Diverged
 from sparse_engine import quantise
 
 

@@ -19,6 +19,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 from pydantic.fields import FieldInfo
 
+from fl.errors import ConfigError
+
 PRESETS = Path(__file__).with_name("presets")
 NONE = "none"
 
@@ -27,10 +29,6 @@ Whole = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class ConfigError(ValueError):
-    """One line a problem: the key, what was expected, what came."""
 
 
 class Section(BaseModel):

@@ -13,7 +13,8 @@ from typing import TypeVar
 import torch
 
 import sparse_engine as se
-from fl.client import Report, Setting, Stopped, Worker
+from fl.client import Report, Setting, Worker
+from fl.errors import Stopped
 from fl.progress import Listener
 
 Task = TypeVar("Task")

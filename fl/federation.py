@@ -16,12 +16,13 @@ import torch
 import sparse_engine as se
 from fl import algorithms, checkpoint, config, metrics, network, store, topology
 from fl.algorithms.base import Env
-from fl.checkpoint import Checkpoint, CheckpointError
+from fl.checkpoint import Checkpoint
 from fl.client import Setting, learning_rate
 from fl.config import Config
 from fl.cost import Cost
 from fl.data import Dataset, Partition, load, partition
 from fl.devices import DeviceModel
+from fl.errors import CheckpointError, Interrupted
 from fl.executor import Local
 from fl.messages import Sent
 from fl.progress import Listener
@@ -40,10 +41,6 @@ from fl.rundir import (
 from sparse_engine.environment import environment
 
 Summary = dict[str, Any]
-
-
-class Interrupted(Exception):
-    """Somebody asked the run to stop; what it did until then is saved."""
 
 
 @dataclass(frozen=True)

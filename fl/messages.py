@@ -12,8 +12,8 @@ answer to a server that has just sent its own (FedDST).
 from dataclasses import dataclass
 
 import sparse_engine as se
-from fl.client import Diverged
 from fl.config import Messages
+from fl.errors import Diverged
 
 
 @dataclass(frozen=True)

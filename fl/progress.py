@@ -21,6 +21,7 @@ from rich.progress import (
 from rich.table import Table
 
 from fl.config import Config
+from fl.errors import Missing
 
 Record = dict[str, Any]
 Row = tuple[str, str, str, str]
@@ -153,7 +154,7 @@ class TensorBoard(Listener):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as missing:
-            raise RuntimeError(
+            raise Missing(
                 "expected the package tensorboard, got none: pip install 'sparsefl[tensorboard]'"
             ) from missing
         return SummaryWriter

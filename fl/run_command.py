@@ -1,8 +1,6 @@
 """`sparsefl run` and `sparsefl list`: from arguments to a run, and from what goes wrong to a sentence."""
 
-import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -11,16 +9,13 @@ from rich.console import Console
 from rich.table import Table
 
 from fl import algorithms, config, federation, progress, report
-from fl.checkpoint import CheckpointError
-from fl.client import Diverged
-from fl.config import ConfigError
-from fl.federation import Interrupted, Options, Summary
+from fl.errors import ConfigError
+from fl.exits import guarded
+from fl.federation import Options, Summary
 from fl.progress import Listener
-from fl.rundir import RunDirError
 
 EXECUTORS = ("local",)
 LOGS = ("tensorboard",)
-WRONG_USE, INTERRUPTED = 2, 130  # exit codes, beside 0 and 1
 
 
 @dataclass(frozen=True)
@@ -57,44 +52,43 @@ class Arguments:
 def run(console: Console, given: Arguments) -> int:
     """Run or resume, print the table, return the exit code."""
     path: Path | None = given.resume
-    try:
+
+    def work() -> int:
+        nonlocal path
         given.check()
-        with stopped_by_signals():
-            if given.resume is None:
-                assert given.source is not None  # check() saw to it
-                cfg = config.load(given.source, given.changes)
-                path = given.out or Path("runs") / f"{cfg.name}-{datetime.now():%Y%m%d-%H%M%S}"
-                summary = federation.start(cfg, path, _options(console, given))
-            else:
-                path = given.resume
-                summary = federation.resume(path, _options(console, given))
-            if given.baseline is not None:
-                summary = federation.baseline(path, _options(console, given), given.baseline)
+        if given.resume is None:
+            assert given.source is not None  # check() saw to it
+            cfg = config.load(given.source, given.changes)
+            path = given.out or Path("runs") / f"{cfg.name}-{datetime.now():%Y%m%d-%H%M%S}"
+            summary = federation.start(cfg, path, _options(console, given))
+        else:
+            path = given.resume
+            summary = federation.resume(path, _options(console, given))
+        if given.baseline is not None:
+            summary = federation.baseline(path, _options(console, given), given.baseline)
         _show(console, summary, path)
         return 0
-    except ConfigError as wrong:
-        return failed(console, str(wrong), WRONG_USE)
-    except (RunDirError, CheckpointError, Diverged, OSError, RuntimeError) as wrong:
-        return failed(console, str(wrong), 1)
-    except (Interrupted, KeyboardInterrupt):
-        again = f"sparsefl run --resume {path}" + (f" --baseline {given.baseline}" if given.baseline else "")
-        return failed(console, f"stopped; continue with: {again}", INTERRUPTED)
+
+    def again() -> str | None:
+        if path is None:
+            return None
+        return f"sparsefl run --resume {path}" + (f" --baseline {given.baseline}" if given.baseline else "")
+
+    return guarded(console, work, again)
 
 
 def show_report(console: Console, path: Path) -> int:
     """Write the report of the run or comparison in `path`, return the exit code."""
     from fl import compare, compare_command  # which needs this module
 
-    try:
+    def work() -> int:
         if compare.is_comparison(path):
             compare_command.write_report(console, path)
         else:
             _report(console, path)
         return 0
-    except ConfigError as wrong:
-        return failed(console, str(wrong), WRONG_USE)
-    except RunDirError as wrong:
-        return failed(console, str(wrong), 1)
+
+    return guarded(console, work)
 
 
 def show_list(console: Console, keys: bool = False) -> int:
@@ -130,23 +124,6 @@ def _show(console: Console, summary: Summary, path: Path) -> None:
 
 def _report(console: Console, path: Path) -> None:
     console.print(f"the report is {report.write(path)}", markup=False, highlight=False, soft_wrap=True)
-
-
-def failed(console: Console, text: str, code: int) -> int:
-    console.print(
-        text, style="red" if code != INTERRUPTED else "", markup=False, highlight=False, soft_wrap=True
-    )
-    return code
-
-
-@contextmanager
-def stopped_by_signals() -> Iterator[None]:
-    """SIGTERM stops a run like Ctrl-C: with everything that is finished on disk."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _table(*columns: str) -> Table:

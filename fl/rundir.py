@@ -76,6 +76,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from fl.errors import RunDirError
+
 TIMING = ("wall_s", "train_s")  # the keys that differ from run to run
 
 CONFIG = "config.toml"
@@ -88,10 +90,6 @@ REPORT = "report.html"
 PLAN = "plan.json"  # of a comparison (fl/compare_plan.py), which holds directories of runs
 BASELINE = "baseline"
 EXACT = "exact"
-
-
-class RunDirError(RuntimeError):
-    """The run's directory cannot be used; the message says why and what to do."""
 
 
 class RunDir:

@@ -16,12 +16,9 @@ from typing import Any
 from torch import Tensor
 
 import sparse_engine as se
+from fl.errors import StoreError
 
 Plain = Any  # what JSON holds
-
-
-class StoreError(ValueError):
-    """What was read is not what was written."""
 
 
 def take_apart(value: Any) -> tuple[Plain, dict[str, Tensor]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fl import config, federation, progress, run_command
+from fl import config, exits, federation, progress
 from fl.cli import app
 from fl.rundir import METRICS, read_jsonl
 
@@ -107,7 +107,7 @@ def test_ctrl_c_stops_cleanly(tiny_file, tmp_path):
 
 def test_sigterm_is_like_ctrl_c():
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt), run_command.stopped_by_signals():
+    with pytest.raises(KeyboardInterrupt), exits.stopped_by_signals():
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(5)
     assert signal.getsignal(signal.SIGTERM) == before

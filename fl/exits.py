@@ -1,0 +1,53 @@
+"""The one place that turns what goes wrong in a command into a sentence and an exit code.
+
+0    done
+1    it could not be done: a damaged directory, a full disk, no memory, training that diverged
+2    wrong use: an option, a key or a value
+130  stopped by Ctrl-C or SIGTERM
+"""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+
+from fl.errors import Expected, Interrupted
+
+FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
+
+
+def guarded(console: Console, work: Callable[[], int], again: Callable[[], str | None] = lambda: None) -> int:
+    """The exit code of `work`, or of what stopped it, which is printed.
+
+    `again` returns the command that goes on after an interrupt; None: nothing was begun.
+    """
+    try:
+        with stopped_by_signals():
+            return work()
+    except Expected as wrong:
+        return failed(console, str(wrong), wrong.exit_code)
+    except (Interrupted, KeyboardInterrupt):
+        command = again()
+        return failed(console, f"stopped; continue with: {command}" if command else "stopped", INTERRUPTED)
+    except MemoryError as wrong:
+        return failed(console, f"out of memory: {wrong}" if str(wrong) else "out of memory", FAILED)
+    except OSError as wrong:
+        return failed(console, str(wrong), FAILED)
+
+
+def failed(console: Console, text: str, code: int) -> int:
+    """Print why the command ends; returns `code`."""
+    style = "" if code == INTERRUPTED else "red"
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    return code
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[None]:
+    """SIGTERM stops a run like Ctrl-C: with everything that is finished on disk."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
