@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from kernels import native
-from sparse_engine.environment import PACKAGES, commit, cpu_model
+from sparse_engine.environment import PACKAGES, commit
+from sparse_engine.hardware import cpu_model
 
 
 def meta(threads: int, **more: Any) -> dict[str, Any]:

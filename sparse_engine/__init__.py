@@ -6,9 +6,11 @@ Knows no client and no round. `import sparse_engine as se` is meant to be enough
 
 from kernels import use_threads
 from kernels.layout import Bitmap
+from kernels.native import use_isa
 from sparse_engine import models, wire
 from sparse_engine.arithmetic import combine, overlay, zeros
 from sparse_engine.averaging import average, drift, weighted_average
+from sparse_engine.environment import numerics
 from sparse_engine.flops import Flops, count_flops, training_flops
 from sparse_engine.growing import Growth, rigl, rigl_fraction
 from sparse_engine.masks import erk_densities, erk_masks, uniform_masks
@@ -43,6 +45,7 @@ __all__ = [
     "load",
     "masks",
     "models",
+    "numerics",
     "overlay",
     "pqi",
     "prune_pqi",
@@ -54,6 +57,7 @@ __all__ = [
     "to_dense",
     "training_flops",
     "uniform_masks",
+    "use_isa",
     "use_threads",
     "weighted_average",
     "wire",

@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 
 from kernels import native, registry
+from sparse_engine import plan
+from sparse_engine.hardware import cpu_model
 
 PACKAGES = ("sparsefl", "torch", "triton", "numpy", "scipy")
 OVERRIDES = ("SPARSE_BACKEND", "SPARSE_ISA", "SPARSE_PLAN", "SPARSE_THREADS", "TRITON_INTERPRET")
@@ -31,6 +33,26 @@ def environment() -> dict[str, str]:
     }
 
 
+def numerics() -> dict[str, str]:
+    """What the bits of a result depend on, beside its inputs. The number of threads is not among it.
+
+    A part of a computation that runs where these are the same gives the same bits. The instruction set is one
+    that `use_isa` takes, or "none (REASON)" where no native kernel runs.
+    """
+    return {
+        "instruction set": _instruction_set(),
+        "plan": plan.current().identity(),
+        **{name: _version(name) for name in ("torch", "numpy", "sparsefl")},
+    }
+
+
+def _instruction_set() -> str:
+    backend = registry.backend_for("cpu")
+    if backend != "cpu":
+        return f"none (backend {backend})"
+    return native.isa() if native.isas() else "none (not built)"
+
+
 def commit() -> str | None:
     """The commit of this checkout, marked where files differ from it; None for an installed copy."""
     root = Path(__file__).resolve().parents[1]
@@ -40,14 +62,6 @@ def commit() -> str | None:
         return _git(root, "rev-parse", "--short=12", "HEAD") + _changes(root)
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def _overrides() -> list[str]:

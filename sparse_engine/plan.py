@@ -10,6 +10,7 @@ rule is the same everywhere; a file can be taken along. The rule and a file's en
 program runs, unless it measures.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -26,7 +27,7 @@ import torch
 
 from kernels import native, sparse_conv
 from kernels.sparse_conv import Conv
-from sparse_engine.environment import cpu_model
+from sparse_engine.hardware import cpu_model
 
 VERSION = 1
 REPEATS = 3
@@ -56,6 +57,12 @@ class Plan:
                 write(self.path, self.measured)
         found = self.measured.get(name, rule)
         return found if found in conv.kernels else rule
+
+    def identity(self) -> str:
+        """Equal for plans that choose the same kernels: what was measured, not the name of its file."""
+        if not self.measured:
+            return "built-in rule"
+        return f"measured, sha256 {hashlib.sha256(_text(self.measured).encode()).hexdigest()[:16]}"
 
     def _fastest(
         self, conv: Conv, direction: str, image: tuple[int, int, int], rule: str, clock: Clock
@@ -119,10 +126,13 @@ def read(path: Path) -> dict[str, str]:
 def write(path: Path, kernels: dict[str, str]) -> None:
     """Whole or not at all: others may read or write the file at the same time."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"version": VERSION, "kernels": dict(sorted(kernels.items()))}, indent=1)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-        file.write(text + "\n")
+        file.write(_text(kernels))
     os.replace(file.name, path)
+
+
+def _text(kernels: dict[str, str]) -> str:
+    return json.dumps({"version": VERSION, "kernels": dict(sorted(kernels.items()))}, indent=1) + "\n"
 
 
 def from_environment() -> Plan:
@@ -139,17 +149,18 @@ def from_environment() -> Plan:
 
 
 _plan: ContextVar[Plan | None] = ContextVar("plan", default=None)
-_default: Plan | None = None
+_defaults: dict[str, Plan] = {}  # by instruction set: the machine has a file for each
 
 
 def current() -> Plan:
-    global _default
+    """The plan of this context: `use_plan`, else what SPARSE_PLAN asks for, read once."""
     chosen = _plan.get()
     if chosen is not None:
         return chosen
-    if _default is None:
-        _default = from_environment()
-    return _default
+    isa = native.isa() if native.isas() else "none"
+    if isa not in _defaults:
+        _defaults[isa] = from_environment()
+    return _defaults[isa]
 
 
 def steady_plan() -> AbstractContextManager[None]:
