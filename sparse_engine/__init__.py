@@ -10,6 +10,7 @@ from kernels.native import use_isa
 from sparse_engine import models, wire
 from sparse_engine.arithmetic import combine, overlay, zeros
 from sparse_engine.averaging import average, drift, weighted_average
+from sparse_engine.dynamic import RigL
 from sparse_engine.environment import numerics
 from sparse_engine.flops import Flops, count_flops, training_flops
 from sparse_engine.growing import Growth, rigl, rigl_fraction
@@ -30,6 +31,7 @@ __all__ = [
     "Layout",
     "PQIConfig",
     "Pattern",
+    "RigL",
     "SparseSGD",
     "SparseTensor",
     "State",

@@ -76,9 +76,12 @@ class Growth:
         self._words = self.kept.words.clone()
         self._missing = set(self.layout.names)
 
-    def add(self, name: str, gradient: Tensor) -> None:
-        """Grow the layer `name` where |gradient|, in the weight's shape or flat, is largest."""
-        i, inactive = self._begin(name)
+    def add(self, name: str, gradient: Tensor, again: bool = False) -> None:
+        """Grow the layer `name` where |gradient|, in the weight's shape or flat, is largest.
+
+        `again`: a second gradient of a layer replaces the first one's choice, in place of an error.
+        """
+        i, inactive = self._begin(name, again)
         try:
             self._end(
                 i,
@@ -101,16 +104,16 @@ class Growth:
             )
         return bitmaps.make(self._words, self.kept.segments)
 
-    def _begin(self, name: str) -> tuple[int, Bitmap]:
+    def _begin(self, name: str, again: bool = False) -> tuple[int, Bitmap]:
         i = self.layout.index(name)
-        if name not in self._missing:
+        if name not in self._missing and not again:
             raise ValueError(f"expected every weight once, got {name} again")
         return i, bitmaps.complement(self.kept.segment(i))
 
     def _end(self, i: int, grown: Bitmap) -> None:
         lo, hi = self.kept.segments.starts[i : i + 2].tolist()
-        self._words[lo:hi] |= grown.words
-        self._missing.remove(self.layout.names[i])
+        self._words[lo:hi] = self.kept.words[lo:hi] | grown.words
+        self._missing.discard(self.layout.names[i])
 
 
 def check_fraction(fraction: float) -> None:
