@@ -1,25 +1,32 @@
 """The command `sparsefl`. What a command needs is imported when it runs: `--help` waits for no torch."""
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from fl.commands import application
 from fl.simulate_command import simulate
 
-app = typer.Typer(
-    help="Sparse kernels and an engine for decentralized personalized federated learning.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = application("Sparse kernels and an engine for decentralized personalized federated learning.")
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"sparsefl {version('sparsefl')}")
+        raise typer.Exit()
+
+
 @app.callback()
-def _commands() -> None:
-    """Keeps `sparsefl` a group of commands, however few there are."""
+def _everywhere(
+    shown: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="show the version")
+    ] = False,
+) -> None:
+    """Options of `sparsefl` itself."""
 
 
 @app.command()
@@ -39,7 +46,7 @@ def run(
         Path | None, typer.Option(metavar="DIR", help="go on with a run that was stopped")
     ] = None,
     executor: Annotated[str, typer.Option(help="where clients train: local")] = "local",
-    workers: Annotated[int | None, typer.Option(help="clients at a time; default: one a core")] = None,
+    workers: Annotated[int | None, typer.Option(help="clients at a time; default: one per core")] = None,
     baseline: Annotated[
         str | None,
         typer.Option(
@@ -80,7 +87,7 @@ def compare(
         Path | None,
         typer.Option(metavar="DIR", help="go on; more --algorithms or --seeds are added to it"),
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="clients at a time; default: one a core")] = None,
+    workers: Annotated[int | None, typer.Option(help="clients at a time; default: one per core")] = None,
     target: Annotated[
         float | None,
         typer.Option(help="accuracy (0 to 1) whose cost is told; default: 95 % of the worst final one"),
@@ -110,18 +117,27 @@ def report(
 
 @app.command("list")
 def list_all(
+    part: Annotated[
+        str | None, typer.Argument(metavar="[PART]", help="only what has this in its name, such as data.")
+    ] = None,
     keys: Annotated[bool, typer.Option("--keys", help="every key of a configuration")] = False,
 ) -> None:
-    """The presets and algorithms there are."""
-    from fl.run_command import show_list
+    """The presets and algorithms there are; in a pipe a line each: `sparsefl list --keys | grep rate`."""
+    from fl.listing import show_list
 
-    raise typer.Exit(show_list(Console(), keys))
+    raise typer.Exit(show_list(Console(), keys, part))
+
+
+@app.command(context_settings=_PASS_ON, add_help_option=False)
+def demo(context: typer.Context) -> None:
+    """The same as `sparsefl run demo`, with the options of `run`: digits, 12 clients, in a minute or two."""
+    app(["run", "demo", *context.args], prog_name="sparsefl")
 
 
 @app.command()
-def demo() -> None:
-    """Show what exists so far, in a few seconds; checks its own results."""
-    from sparse_engine.demo import run
+def tour() -> None:
+    """Compressed weights step by step, in seconds: mask, prune, regrow, average. Checks its own results."""
+    from sparse_engine.tour import run
 
     raise typer.Exit(run(Console()))
 
@@ -139,7 +155,7 @@ app.command()(simulate)
 
 @app.command(context_settings=_PASS_ON, add_help_option=False)
 def bench(context: typer.Context) -> None:
-    """Measure against rivals: `sparsefl bench ops [--json FILE] [--quick] [--aot]`."""
+    """Measure against rivals: `sparsefl bench ops --quick`; `sparsefl bench --help` lists what."""
     from bench.__main__ import main  # the one place where fl reaches bench
 
     raise typer.Exit(main(context.args))

@@ -1,4 +1,4 @@
-"""`sparsefl run` and `sparsefl list`: from arguments to a run, and from what goes wrong to a sentence."""
+"""`sparsefl run` and `sparsefl report`: from arguments to a run, and from what goes wrong to a sentence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,9 +6,8 @@ from datetime import datetime
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
-from fl import algorithms, config, federation, progress, report
+from fl import config, federation, progress, report
 from fl.errors import ConfigError
 from fl.exits import guarded
 from fl.federation import Options, Summary
@@ -91,24 +90,6 @@ def show_report(console: Console, path: Path) -> int:
     return guarded(console, work)
 
 
-def show_list(console: Console, keys: bool = False) -> int:
-    """Presets and algorithms; with `keys`, every key of a configuration."""
-    if keys:
-        table = _table("key", "type", "default", "meaning")
-        for row in config.keys():
-            table.add_row(*row)
-        console.print(table)
-        return 0
-    presets = _table("preset", "what it is")
-    for name, what in config.presets().items():
-        presets.add_row(name, what)
-    found = _table("algorithm", "what it is")
-    for name, module in algorithms.registered().items():
-        found.add_row(name, (module.__doc__ or "").strip().splitlines()[0])
-    console.print(presets, found, sep="\n")
-    return 0
-
-
 def _options(console: Console, given: Arguments) -> Options:
     listeners: list[Listener] = [progress.for_console(console)]
     if given.log == "tensorboard":
@@ -124,10 +105,3 @@ def _show(console: Console, summary: Summary, path: Path) -> None:
 
 def _report(console: Console, path: Path) -> None:
     console.print(f"the report is {report.write(path)}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, header_style="bold")
-    for name in columns:
-        table.add_column(name, overflow="fold")
-    return table

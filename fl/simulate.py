@@ -8,9 +8,9 @@ All N of one M see the same rounds; an N above M is left out, for it is M.
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from math import nan
+from math import inf, nan
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -22,9 +22,10 @@ from rich.progress import track
 from rich.table import Table
 
 from fl import topology
-from fl.devices import DeviceModel, plan_round
+from fl.devices import MESSAGES, DeviceModel, plan_round
+from fl.errors import ConfigError
 from fl.rng import stream
-from fl.schedule import reuse_index
+from fl.schedule import REUSE_RULES, WAIT_RULES, reuse_index
 from fl.topology import Topology
 
 MODELLED = "time, energy and waiting are modelled from constants of the device model, not measured"
@@ -77,20 +78,33 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.rounds is not None and self.rounds < 1:
-            raise ValueError(f"expected at least 1 round, got {self.rounds}")
+            raise ConfigError(f"expected at least 1 round, got {self.rounds}")
         if not self.degrees or not self.max_waits:
-            raise ValueError(f"expected a degree and a max_wait, got {self.degrees} and {self.max_waits}")
-        if min(self.flop, self.message_bytes) < 0:
-            raise ValueError(
+            raise ConfigError(f"expected a degree and a max_wait, got {self.degrees} and {self.max_waits}")
+        if not all(0 <= size < inf for size in (self.flop, self.message_bytes)):
+            raise ConfigError(
                 f"expected flop and message_bytes >= 0, got {self.flop} and {self.message_bytes}"
             )
+        if any(n is not None and n < 0 for n in self.max_waits):
+            raise ConfigError(
+                f"expected max_wait >= 0, got {min(n for n in self.max_waits if n is not None)}"
+            )
+        known("a reuse index", self.reuse, REUSE_RULES)
+        known("a wait rule", self.wait_rule, WAIT_RULES)
+        known("messages", self.messages, MESSAGES)
 
     def max_waits_of(self, degree: int) -> tuple[int | None, ...]:
         """Those that make a difference at this degree; the ones asked for if none does."""
         return tuple(n for n in self.max_waits if n is None or n <= degree) or self.max_waits
 
     def topologies(self) -> list[Topology]:
-        """One a degree; one at all where the kind has its own."""
+        """One per degree; one at all where the kind has its own. A graph that cannot be is a ConfigError."""
+        try:
+            return self._topologies()
+        except ValueError as wrong:
+            raise ConfigError(str(wrong)) from wrong
+
+    def _topologies(self) -> list[Topology]:
         sweeps = self.topology in ("random", "regular")
         return [
             topology.make(
@@ -195,7 +209,7 @@ def run(settings: Settings, console: Console, plot: Path | None = None, file: Pa
     """Simulates, prints the table, writes what was asked for."""
     for path in (plot, file):
         if path is not None and not path.absolute().parent.is_dir():
-            raise ValueError(f"expected a file in an existing directory, got {path}")
+            raise ConfigError(f"expected a file in an existing directory, got {path}")
     begin = perf_counter()
     graphs = settings.topologies()
     rows = [
@@ -226,8 +240,8 @@ def describe(settings: Settings) -> str:
     return (
         f"{settings.clients:,} clients, {settings.topology}{redraw}, reuse index {settings.reuse}, "
         f"waiting for the {'fastest' if settings.wait_rule == 'fastest' else 'smallest index'}; "
-        f"{model.kind} devices{spread}, {quantity(settings.flop, 'FLOP')} a training, "
-        f"{quantity(settings.message_bytes, 'B')} a message, messages {settings.messages} training"
+        f"{model.kind} devices{spread}, {quantity(settings.flop, 'FLOP')} per training, "
+        f"{quantity(settings.message_bytes, 'B')} per message, messages {settings.messages} training"
     )
 
 
@@ -235,7 +249,7 @@ def table(settings: Settings, rows: list[Row]) -> Table:
     shown = Table(title=describe(settings))
     for name in ("M", "N", "rounds", "start at once", "depth"):
         shown.add_column(name, justify="right")
-    for name in ("mean waiting", "time a round", "energy a round"):
+    for name in ("mean waiting", "time per round", "energy per round"):
         shown.add_column(f"{name}\n(modelled)", justify="right")
     for row in rows:
         shown.add_row(
@@ -284,12 +298,31 @@ def quantity(value: float, unit: str) -> str:
     return f"{value:.3g} {unit}"
 
 
+def known(what: str, word: str, words: Iterable[str]) -> None:
+    """Refuses a word that is none of `words`."""
+    if word not in words:
+        raise ConfigError(f"expected {what} out of {list(words)}, got {word!r}")
+
+
+def workload(name: str) -> Workload:
+    known("a workload", name, WORKLOADS)
+    return WORKLOADS[name]
+
+
+def devices(kind: str, spread: float) -> DeviceModel:
+    """The device model of these words; one that cannot be is a ConfigError."""
+    try:
+        return DeviceModel(kind, spread)
+    except ValueError as wrong:
+        raise ConfigError(str(wrong)) from wrong
+
+
 def numbers(name: str, text: str) -> tuple[int, ...]:
     """The numbers of "1,2,5"."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError as wrong:
-        raise ValueError(f"expected {name} as numbers with commas between, got {text!r}") from wrong
+        raise ConfigError(f"expected {name} as numbers with commas between, got {text!r}") from wrong
 
 
 def numbers_or_all(name: str, text: str) -> tuple[int | None, ...]:

@@ -6,13 +6,24 @@ from typing import Annotated
 import typer
 from typer import Option
 
+from fl.exits import guarded
+
 
 def simulate(
-    clients: Annotated[int, Option(help="Number of clients K, up to millions.")] = 100,
+    clients: Annotated[int, Option(help="Number of clients (K in the paper), up to millions.")] = 100,
     degree: Annotated[
-        str, Option(help="Neighbours M of random and regular graphs; several: 1,2,5,10.")
+        str,
+        Option(
+            metavar="M,...", help="Neighbours per client (M) in random and regular graphs; several: 1,2,5,10."
+        ),
     ] = "10",
-    max_wait: Annotated[str, Option(help="How many to wait for, N; several: 0,1,2,all.")] = "all",
+    max_wait: Annotated[
+        str,
+        Option(
+            metavar="N,...",
+            help="How many neighbours a client waits for at most (N); several: 0,1,2,all.",
+        ),
+    ] = "all",
     topology: Annotated[str, Option(help="random, regular, ring, line, star, grid or full.")] = "random",
     edges: Annotated[Path | None, Option(help="File with links 'k j' (k takes from j) or a matrix.")] = None,
     redraw: Annotated[
@@ -21,7 +32,7 @@ def simulate(
     reuse: Annotated[str, Option(help="Reuse index: random or id.")] = "random",
     wait_rule: Annotated[str, Option(help="Wait for the fastest, or by index.")] = "fastest",
     rounds: Annotated[
-        int | None, Option(help="Rounds a setting; by default as take seconds, up to 200.")
+        int | None, Option(help="Rounds per setting; by default as many as take seconds, up to 200.")
     ] = None,
     device_model: Annotated[str, Option(help="homogeneous, uniform or lognormal.")] = "homogeneous",
     spread: Annotated[float, Option(help="How much uniform or lognormal devices differ.")] = 0.5,
@@ -35,17 +46,19 @@ def simulate(
         str, Option(help="Counted after training, or during: starts wait for links.")
     ] = "after",
     seed: Annotated[int, Option(help="Seed of everything drawn.")] = 0,
-    plot: Annotated[Path | None, Option(help="Write curves against M and N to this HTML file.")] = None,
-    json: Annotated[Path | None, Option(help="Write all figures to this file.")] = None,
+    plot: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Write curves against neighbours (M) and waiting (N) to this HTML file."),
+    ] = None,
+    json: Annotated[Path | None, Option(metavar="FILE", help="Write all figures to this file.")] = None,
 ) -> None:
     """The schedule without training: parallelism, depth and waiting; time and energy as modelled."""
     from fl import simulate as work
-    from fl.devices import DeviceModel
 
-    try:
-        if workload not in work.WORKLOADS:
-            raise ValueError(f"expected a workload out of {list(work.WORKLOADS)}, got {workload!r}")
-        chosen = work.WORKLOADS[workload]
+    console = work.console()
+
+    def run() -> int:
+        chosen = work.workload(workload)
         settings = work.Settings(
             clients=clients,
             degrees=work.numbers("degree", degree),
@@ -56,13 +69,13 @@ def simulate(
             reuse=reuse,
             wait_rule=wait_rule,
             rounds=rounds,
-            model=DeviceModel(device_model, spread),
+            model=work.devices(device_model, spread),
             flop=chosen.flop(dense) if flop is None else flop,
             message_bytes=chosen.message_bytes(dense) if message_bytes is None else message_bytes,
             messages=messages,
             seed=seed,
         )
-        work.run(settings, work.console(), plot, json)
-    except (ValueError, OSError) as wrong:
-        typer.echo(f"sparsefl simulate: {wrong}", err=True)
-        raise typer.Exit(2) from wrong
+        work.run(settings, console, plot, json)
+        return 0
+
+    raise typer.Exit(guarded(console, run))

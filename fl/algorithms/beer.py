@@ -1,5 +1,5 @@
-"""BEER (Zhao, Li, Li, Richtarik, Chi: NeurIPS 2022, arXiv 2201.13320), Algorithm 1: gradient tracking with
-compressed gossip on a fixed undirected graph.
+"""BEER: gradient tracking with compressed gossip on a fixed undirected graph (Zhao, Li, Li, Richtarik, Chi:
+NeurIPS 2022, arXiv 2201.13320, Algorithm 1).
 
     V <- V + gamma (W - I) G + g_t - g_{t-1}        G <- G + C(V - G)
     X <- X + gamma (W - I) H - eta V                H <- H + C(X - H)

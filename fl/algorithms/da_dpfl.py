@@ -1,4 +1,5 @@
-"""DA-DPFL (Long, Wang, Anagnostopoulos, Bi: IEEE TNNLS 2025, arXiv 2404.15943), Algorithm 1.
+"""DA-DPFL: sparse personal models that get sparser, with clients that wait for models of the same round
+(Long, Wang, Anagnostopoulos, Bi: IEEE TNNLS 2025, arXiv 2404.15943, Algorithm 1).
 
 Clients wait for a few neighbours that train before them in the round, aggregate on their own mask, train,
 vote by how much their drift still moves, prune by PQ index once a majority has voted, and move their mask by

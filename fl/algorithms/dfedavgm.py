@@ -1,4 +1,5 @@
-"""DFedAvgM (Sun, Li, Wang: IEEE TPAMI 2023, arXiv 2104.11375), Algorithm 2: the quantised one.
+"""DFedAvgM: SGD with momentum, then a mean of quantised changes over neighbours (Sun, Li, Wang: IEEE TPAMI
+2023, arXiv 2104.11375, Algorithm 2).
 
     x_k <- x_k + mean of Q(z_j - x_j) over j in G_k and k itself
     z_k  = E epochs of SGD with momentum from x_k

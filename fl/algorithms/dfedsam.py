@@ -1,4 +1,5 @@
-"""DFedSAM (Shi, Shen, Wei, Sun, Yuan, Wang, Tao: ICML 2023, arXiv 2302.04083), one gossip step a round.
+"""DFedSAM: sharpness-aware local training, then a mean over neighbours, one gossip step per round (Shi, Shen,
+Wei, Sun, Yuan, Wang, Tao: ICML 2023, arXiv 2302.04083).
 
     x_k = mean of z_j over j in G_k and k itself
     z_k = E epochs of SGD with momentum from x_k, the gradient taken uphill of w:   g(w + rho g(w) / |g(w)|)

@@ -1,4 +1,5 @@
-"""DisPFL (Dai, Shen, He, Tian, Tao: ICML 2022, arXiv 2206.00187): DA-DPFL without waiting, votes and pruning.
+"""DisPFL: sparse personal models of fixed density, which is DA-DPFL without waiting, votes and pruning (Dai,
+Shen, He, Tian, Tao: ICML 2022, arXiv 2206.00187).
 
     w~  = (sum_j w_j) / (number of j whose mask has the entry), on m_k, over j in G_k and k itself
     w_k = E epochs of SGD on m_k from w~

@@ -1,4 +1,5 @@
-"""Ditto (Li, Hu, Beirami, Smith: ICML 2021, arXiv 2012.04221), Algorithm 1 with FedAvg as the global part.
+"""Ditto: FedAvg, and beside it a personal model per client that is pulled towards the global one (Li, Hu,
+Beirami, Smith: ICML 2021, arXiv 2012.04221, Algorithm 1).
 
     the server sends w^t to a random set S_t of clients; for k in S_t
     w_k = E epochs of SGD from w^t

@@ -1,4 +1,5 @@
-"""FedAvg (McMahan, Moore, Ramage, Hampson, Aguera y Arcas: AISTATS 2017, arXiv 1602.05629), Algorithm 1.
+"""FedAvg: a server averages the models of sampled clients (McMahan, Moore, Ramage, Hampson, Aguera y Arcas:
+AISTATS 2017, arXiv 1602.05629, Algorithm 1).
 
     the server sends w^t to a random set S_t of clients
     w_k = E epochs of SGD from w^t                       for k in S_t

@@ -1,4 +1,4 @@
-"""FedDST (Bibikar, Vikalo, Wang, Chen: AAAI 2022, arXiv 2112.09824): FedAvg on one global mask that moves.
+"""FedDST: FedAvg on one global mask that moves (Bibikar, Vikalo, Wang, Chen: AAAI 2022, arXiv 2112.09824).
 
     the server sends (w^t, m^t) to a random set S_t of clients; for k in S_t
     m_k = RigL of m^t at w^t: drop the smallest |w|, grow the largest gradients      every `interval` rounds,

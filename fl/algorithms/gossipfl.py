@@ -1,4 +1,4 @@
-"""GossipFL (Tang, Shi, Li, Chu: IEEE TPDS 2023) as the paper compares it: gossip of half a model in groups.
+"""GossipFL: gossip of half a model in groups, as the paper compares it (Tang, Shi, Li, Chu: IEEE TPDS 2023).
 
     groups of M + 1 clients, drawn anew each round;  m^t: a random half of the weights, the same for all
     x_k = mean of z_j over the group of k   on m^t

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ def sparsefl(*args):
 def test_help_lists_the_commands():
     done = sparsefl("--help")
     assert done.exit_code == 0
-    for command in ("run", "compare", "list", "demo", "doctor", "bench"):
+    for command in ("run", "compare", "list", "demo", "tour", "doctor", "simulate", "bench"):
         assert f" {command} " in done.output
 
 
@@ -36,8 +37,30 @@ def test_python_m_fl():
     assert done.returncode == 0 and "Usage: sparsefl" in done.stdout
 
 
-def test_unknown_command_fails():
-    assert sparsefl("trian").exit_code == 2
+def test_version():
+    done = sparsefl("--version")
+    assert done.exit_code == 0 and done.output == f"sparsefl {metadata.version('sparsefl')}\n"
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("rnu", "run"), ("train", "run"), ("trian", "run"), ("comparee", "compare"), ("simulat", "simulate")],
+)
+def test_an_unknown_command_is_answered_with_the_nearest(word, meant):
+    done = sparsefl(word)
+    said = " ".join(done.output.replace("│", " ").split())
+    assert done.exit_code == 2 and f"got '{word}'; did you mean '{meant}'?" in said
+    assert "did you mean" not in sparsefl("xyzzy").output and sparsefl("xyzzy").exit_code == 2
+
+
+def test_demo_is_run_demo(monkeypatch):
+    given = []
+    monkeypatch.setattr("fl.run_command.run", lambda console, arguments: given.append(arguments) or 7)
+    options = ("--set", "seed=3", "--workers", "2", "--out", "x", "--baseline", "dense")
+    assert sparsefl("demo", *options).exit_code == 7 and sparsefl("run", "demo", *options).exit_code == 7
+    assert given[0] == given[1] and given[0].source == "demo" and list(given[0].changes) == ["seed=3"]
+    assert sparsefl("demo", "--help").output == sparsefl("run", "--help").output
+    assert sparsefl("demo", "--wrong").exit_code == 2
 
 
 @pytest.mark.parametrize("args", [["ops", "--json", "x.json", "--quick"], ["ops", "--aot"], ["--help"], []])

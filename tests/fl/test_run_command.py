@@ -1,4 +1,4 @@
-"""`sparsefl run` and `list` from the outside: what they print, what they return, how they stop."""
+"""`sparsefl run` from the outside: what they print, what they return, how they stop."""
 
 import json
 import os
@@ -53,7 +53,11 @@ def test_resume_and_baseline(tiny_file, tmp_path):
     done = sparsefl("run", "--resume", tmp_path / "run", "--baseline", "dense")
     assert done.exit_code == 0, done.output
     assert "dense kernels" in done.output and "not measured" not in done.output
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["baseline"]["kernels"] == "dense"
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["baseline"]["kernels"] == "dense"
+    for row, key in (("best round", "accuracy_best"), ("last round", "accuracy_last")):  # of the twin, too
+        line = next(line for line in done.output.splitlines() if f"test accuracy, {row}" in line)
+        assert progress.percent(summary["baseline"][key]) in line.split("│")[3]
 
 
 @pytest.mark.parametrize(
@@ -111,15 +115,6 @@ def test_sigterm_is_like_ctrl_c():
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(5)
     assert signal.getsignal(signal.SIGTERM) == before
-
-
-def test_list():
-    done = sparsefl("list")
-    assert done.exit_code == 0
-    for name in (*config.presets(), "da_dpfl"):
-        assert name in done.output
-    keys = sparsefl("list", "--keys")
-    assert "training.lr_decay" in keys.output and "da_dpfl.wait_rule" in keys.output
 
 
 def test_bars_on_a_terminal(tiny, tmp_path):

@@ -195,6 +195,9 @@ def test_command_reads_edges_and_workloads(tmp_path):
         (["--workload", "gpt"], r"expected a workload out of \['resnet18', 'vgg11', 'alexnet'\], got 'gpt'"),
         (["--rounds", "0"], "expected at least 1 round, got 0"),
         (["--flop", "-1"], "expected flop and message_bytes >= 0, got -1.0"),
+        (["--flop", "nan"], "expected flop and message_bytes >= 0, got nan"),
+        (["--spread", "-1"], "expected a spread >= 0 of homogeneous devices, got -1.0"),
+        (["--clients", "1"], "expected from 2 to .* clients, got 1"),
         (["--device-model", "slow"], "expected a device model out of"),
         (["--reuse", "best"], "expected a reuse index out of"),
         (["--wait-rule", "best"], "expected a wait rule out of"),
@@ -204,7 +207,8 @@ def test_command_reads_edges_and_workloads(tmp_path):
 )
 def test_command_refuses(args, message):
     done = sparsefl("--rounds", "2", *args)
-    assert done.exit_code == 2 and re.search("sparsefl simulate: " + message, done.output), done.output
+    assert done.exit_code == 2 and re.match(message, done.output), done.output
+    assert "Traceback" not in done.output and done.output.count("\n") == 1
 
 
 @pytest.mark.parametrize(

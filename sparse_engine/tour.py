@@ -1,4 +1,4 @@
-"""What the engine does so far, on weights in the shapes of ResNet18: `sparsefl demo`.
+"""Compressed weights step by step, in the shapes of ResNet18: `sparsefl tour`.
 
 Every result is checked against the same computation on dense tensors with masks; a wrong one is named and
 makes the exit code 1. The times are a look, not a measurement: `sparsefl bench ops` measures.
@@ -89,7 +89,7 @@ def network(width: int) -> nn.Module:
 
 
 class Density:
-    """Everything the demo does at one density: a model, its neighbours, and what becomes of it."""
+    """Everything the tour shows at one density: a model, its neighbours, and what becomes of it."""
 
     def __init__(self, net: nn.Module, density: float) -> None:
         self.net, self.density = net, density
