@@ -8,13 +8,14 @@ Finished runs are not run again, one that was interrupted goes on. One that cann
 its algorithm, any error in it) leaves the others alone. A full disk or missing data ends everything.
 """
 
+import json
 import traceback
 from pathlib import Path
 
 from fl import federation
 from fl.compare_plan import Plan, Run, from_json
 from fl.compare_progress import Display
-from fl.errors import Expected, Interrupted, RunDirError
+from fl.errors import ConfigError, Expected, Interrupted, RunDirError
 from fl.federation import Options
 from fl.rundir import CONFIG, PLAN, SUMMARY, RunDir, write_atomic
 
@@ -40,10 +41,15 @@ def read_plan(path: Path) -> Plan:
     """Of a comparison's directory."""
     if not is_comparison(path):
         raise RunDirError(f"expected the directory of a comparison, got {path}, which has no {PLAN}")
+    file = path / PLAN
     try:
-        return from_json(RunDir(path).read_json(PLAN))
-    except (KeyError, TypeError, AttributeError) as wrong:
-        raise RunDirError(f"expected the plan of a comparison in {path / PLAN}, got {wrong!r}") from wrong
+        tree = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as wrong:
+        raise RunDirError(f"expected the plan of a comparison in {file}, got {wrong}") from wrong
+    try:
+        return from_json(tree)
+    except ConfigError as wrong:
+        raise RunDirError(f"{file}: {wrong}") from wrong
 
 
 def is_comparison(path: Path) -> bool:
@@ -57,11 +63,11 @@ def why_failed(folder: Path) -> str | None:
 
 
 def _finish(plan: Plan, path: Path, workers: int | None, display: Display) -> None:
-    left = [run for run in plan.runs if not (path / run.folder / SUMMARY).exists()]
+    left = [run for run in plan.runs if not (run.below(path) / SUMMARY).exists()]
     display.comparison_started(plan, path, left)
     try:
         for run in left:
-            _one(plan, run, path / run.folder, Options(workers, display), display)
+            _one(plan, run, run.below(path), Options(workers, display), display)
     finally:
         display.comparison_stopped()
 

@@ -75,7 +75,7 @@ def write_report(console: Console, path: Path) -> None:
 
 def _planned(given: Arguments) -> Plan:
     assert given.source is not None and given.algorithms is not None  # check() saw to it
-    return compare_plan.make(given.source, given.algorithms, given.seeds or "1", given.changes, given.target)
+    return compare_plan.make(given.source, given.algorithms, given.seeds, given.changes, given.target)
 
 
 def _extended(plan: Plan, given: Arguments) -> Plan:

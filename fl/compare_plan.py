@@ -1,7 +1,10 @@
 """What `sparsefl compare` runs: algorithms x seeds of one configuration, as the directory's plan.json has it.
 
-    {"base": the configuration, with the sections of all algorithms,  "target": accuracy or null,
+    {"format": 2,  "base": config.plain of it, with all sections,  "target": accuracy or null,
      "entries": {name: {"algorithm": which, "changes": ["key=value", ...], "seeds": [0, 1, 2]}}}
+
+Format 1 had no number, and lost the keys that were set to none. plan.json may be somebody else's: `from_json`
+checks all of it, and a Plan has names that are plain folder names, whoever made it.
 
 An entry has the name of an algorithm, or a user's (NAME=ALGORITHM) for one with settings of its own
 (NAME:key=value). Runs of one seed have the same data, partition and first weights. They run seed by seed, so
@@ -11,12 +14,16 @@ that every algorithm has a curve early.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from fl import algorithms, config
 from fl.config import Config, ConfigError
+from fl.errors import RunDirError
 
-_NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
+FORMAT = 2
+_NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}")
+_SEEDS = range(2**63)
 
 
 class Run(NamedTuple):
@@ -26,6 +33,16 @@ class Run(NamedTuple):
     @property
     def folder(self) -> str:
         return f"{self.name}-seed-{self.seed}"
+
+    def below(self, path: Path) -> Path:
+        """Its directory in that of the comparison: every path of a run is made here."""
+        place = path / self.folder
+        if not _NAME.fullmatch(self.name) or place.resolve().parent != path.resolve():
+            raise RunDirError(
+                f"{self}: expected the directory of a run inside {path}, got {place}, which leads elsewhere: "
+                "move the run there itself"
+            )
+        return place
 
     def __str__(self) -> str:
         return f"{self.name}, seed {self.seed}"
@@ -44,6 +61,13 @@ class Plan:
     entries: Mapping[str, Entry]
     target: float | None = None
 
+    def __post_init__(self) -> None:
+        for name, entry in self.entries.items():
+            if not _NAME.fullmatch(name):
+                raise ConfigError(f"expected a name of letters and digits, up to 100, got {name!r}")
+            if not entry.seeds:
+                raise ConfigError(f"{name}: expected at least one seed, got none")
+
     @property
     def runs(self) -> list[Run]:
         """In the order in which they run."""
@@ -61,17 +85,27 @@ class Plan:
         own = [f"algorithm={entry.algorithm}", f"seed={run.seed}"]
         return config.changed(self.base, [*entry.changes, *own])
 
-    def extended(self, chosen: Mapping[str, str], seeds: str, changes: Iterable[str]) -> "Plan":
-        """With entries {name: algorithm}, and seeds and changes as the command line has them."""
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Those of all entries; before there are any, the configuration's."""
+        return tuple(sorted({seed for entry in self.entries.values() for seed in entry.seeds})) or (
+            self.base.seed,
+        )
+
+    def extended(self, chosen: Mapping[str, str], seeds: str | None, changes: Iterable[str]) -> "Plan":
+        """With entries {name: algorithm}, and seeds and changes as the command line has them.
+
+        A new entry without a number of seeds has those of the others.
+        """
         counts, own = _counts(seeds, chosen), _own(changes, chosen)
-        entries = dict(self.entries)
+        entries, first = dict(self.entries), self.base.seed
         for name, algorithm in chosen.items():
-            old, first = entries.get(name), self.base.seed
+            old, count = entries.get(name), counts[name]
             if old is not None and (old.algorithm != algorithm or own[name]):
                 raise ConfigError(f"{name}: expected a new name for new settings, got one of the comparison")
-            wanted = tuple(range(first, first + counts[name]))
+            wanted = set(self.seeds if old is None else ()) if count is None else range(first, first + count)
             if old is None:
-                entries[name] = Entry(algorithm, wanted, tuple(own[name]))
+                entries[name] = Entry(algorithm, tuple(sorted(wanted)), tuple(own[name]))
             else:
                 entries[name] = replace(old, seeds=tuple(sorted({*old.seeds, *wanted})))
         plan = replace(self, entries=entries)
@@ -84,18 +118,52 @@ class Plan:
             name: {"algorithm": entry.algorithm, "changes": list(entry.changes), "seeds": list(entry.seeds)}
             for name, entry in self.entries.items()
         }
-        return {"base": self.base.model_dump(exclude_none=True), "target": self.target, "entries": entries}
+        tree = config.plain(self.base)
+        return {"format": FORMAT, "base": tree, "target": self.target, "entries": entries}
 
 
-def from_json(tree: Mapping[str, Any]) -> Plan:
-    entries = {
-        name: Entry(one["algorithm"], tuple(one["seeds"]), tuple(one["changes"]))
-        for name, one in tree["entries"].items()
-    }
-    return Plan(config.parse(tree["base"]), entries, tree["target"])
+def from_json(tree: Any) -> Plan:
+    """The plan in a file. ConfigError: what was expected there, and what is."""
+    if isinstance(tree, dict) and tree.get("format") != FORMAT:
+        raise ConfigError(
+            f"expected a plan of format {FORMAT}, got {tree.get('format', 'one without a number')}: another "
+            "version of sparsefl made it; start the comparison anew"
+        )
+    given = _object(tree, "the plan", ("format", "base", "target", "entries"))
+    target, entries = given["target"], given["entries"]
+    if target is not None and not (type(target) in (int, float) and 0 < target <= 1):
+        raise ConfigError(f"target: expected null or an accuracy above 0, up to 1, got {target!r}")
+    if not isinstance(entries, dict) or not entries:
+        raise ConfigError(f"entries: expected an object with at least one algorithm, got {entries!r}")
+    if not isinstance(given["base"], dict):
+        raise ConfigError(f"base: expected a configuration, got {given['base']!r}")
+    found = {name: _entry(one, f"entries.{name}") for name, one in entries.items()}
+    return Plan(config.parse(given["base"]), found, target)
 
 
-def make(source: str, names: str, seeds: str, changes: Iterable[str], target: float | None = None) -> Plan:
+def _entry(tree: Any, where: str) -> Entry:
+    given, known = _object(tree, where, ("algorithm", "changes", "seeds")), list(algorithms.registered())
+    algorithm, changes, seeds = given["algorithm"], given["changes"], given["seeds"]
+    if algorithm not in known:
+        raise ConfigError(f"{where}.algorithm: expected one of {known}, got {algorithm!r}")
+    if not isinstance(changes, list) or not all(isinstance(one, str) for one in changes):
+        raise ConfigError(f"{where}.changes: expected a list of strings as key=value, got {changes!r}")
+    whole = isinstance(seeds, list) and all(type(one) is int and one in _SEEDS for one in seeds)
+    if not whole or len(set(seeds)) != len(seeds):
+        raise ConfigError(f"{where}.seeds: expected a list of whole numbers, each once, got {seeds!r}")
+    return Entry(algorithm, tuple(seeds), tuple(changes))
+
+
+def _object(tree: Any, what: str, keys: Sequence[str]) -> dict[str, Any]:
+    if not isinstance(tree, dict) or set(tree) != set(keys):
+        got = sorted(map(str, tree)) if isinstance(tree, dict) else repr(tree)
+        raise ConfigError(f"{what}: expected an object with the keys {list(keys)}, got {got}")
+    return tree
+
+
+def make(
+    source: str, names: str, seeds: str | None, changes: Iterable[str], target: float | None = None
+) -> Plan:
     """`names`: "a,b,NAME=a" or "all"; `seeds`: "3" or "1,a=3"; `changes`: "key=value" or "NAME:key=value"."""
     chosen, given = _chosen(names), list(changes)
     own = [change for change in given if _is_own(change)]
@@ -104,7 +172,10 @@ def make(source: str, names: str, seeds: str, changes: Iterable[str], target: fl
 
 
 def extend(plan: Plan, names: str | None, seeds: str | None, changes: Sequence[str]) -> Plan:
-    """With more algorithms, or more seeds of those that it has; what it has stays as it is."""
+    """With more algorithms, or more seeds of those that it has; what it has stays as it is.
+
+    New algorithms have all seeds of the comparison unless `seeds` says how many.
+    """
     common = [change for change in changes if not _is_own(change)]
     if common:
         raise ConfigError(f"expected changes of new algorithms only (NAME:key=value), got {common}")
@@ -114,7 +185,7 @@ def extend(plan: Plan, names: str | None, seeds: str | None, changes: Sequence[s
         chosen = {name: entry.algorithm for name, entry in plan.entries.items()}
     else:
         chosen = _chosen(names)
-    return plan.extended(chosen, seeds or "1", changes)
+    return plan.extended(chosen, seeds, changes)
 
 
 def _base(source: str, changes: Sequence[str], chosen: Mapping[str, str]) -> Config:
@@ -150,20 +221,21 @@ def _named(part: str, known: Sequence[str]) -> list[tuple[str, str]]:
     return [(name, algorithm if equals else name)]
 
 
-def _counts(text: str, names: Iterable[str]) -> dict[str, int]:
-    """{name: seeds} of "3" or "1,a=3"."""
-    counts, usual = dict.fromkeys(names, 0), 0
-    for part in text.split(","):
+def _counts(text: str | None, names: Iterable[str]) -> dict[str, int | None]:
+    """{name: seeds} of "3" or "1,a=3"; None: not said."""
+    counts: dict[str, int | None] = dict.fromkeys(names)
+    usual: int | None = None
+    for part in text.split(",") if text is not None else ():
         name, equals, number = (word.strip() for word in part.rpartition("="))
         if equals and name not in counts:
             raise ConfigError(f"--seeds: expected names out of {list(counts)}, got {name!r}")
-        if not number.isdecimal() or int(number) < 1 or (usual and not equals):
+        if not number.isdecimal() or len(number) > 6 or int(number) < 1 or (usual and not equals):
             raise ConfigError(f"--seeds: expected how many, as 3 or 1,NAME=3, got {text!r}")
         if equals:
             counts[name] = int(number)
         else:
             usual = int(number)
-    return {name: count or usual or 1 for name, count in counts.items()}
+    return {name: count or usual for name, count in counts.items()}
 
 
 def _is_own(change: str) -> bool:

@@ -178,7 +178,7 @@ class Comparison:
 def read(path: Path) -> Comparison:
     """The comparison in `path`, finished or not."""
     plan = compare.read_plan(path)
-    return Comparison(plan, [_result(plan, run, path / run.folder) for run in plan.runs])
+    return Comparison(plan, [_result(plan, run, run.below(path)) for run in plan.runs])
 
 
 def accuracy(line: Record) -> float | None:

@@ -224,10 +224,21 @@ def parse(tree: Mapping[str, Any]) -> Config:
 
 def changed(config: Config, changes: Iterable[str]) -> Config:
     """`config` with changes like "training.kernels='dense'"."""
-    tree = _plain(config)
+    tree = plain(config)
     for change in changes:
         _set(tree, change)
     return parse(tree)
+
+
+def plain(section: Section) -> dict[str, Any]:
+    """The tree that `parse` makes a configuration of: parse(plain(config)) == config, also through JSON.
+
+    A key that is None by default is left out; one that was set to none is "none", and stays none.
+    """
+    values = {name: getattr(section, name) for name in type(section).model_fields}
+    tree = {name: plain(x) if isinstance(x, Section) else x for name, x in values.items()}
+    there = {name: x for name, x in tree.items() if x is not None or section.unsets(name)}
+    return {name: NONE if x is None else x for name, x in there.items()}
 
 
 def presets() -> dict[str, str]:
@@ -435,14 +446,6 @@ def _dump(section: Section, path: str, skip: Iterable[str] = ()) -> str:
             shown = NONE if value is None and section.unsets(name) else value
             lines.append(f"# {name} is not set" if shown is None else f"{name} = {_value(shown)}")
     return "".join(line + "\n" for line in lines) + "".join(tables)
-
-
-def _plain(section: Section) -> dict[str, Any]:
-    """What `parse` makes the section of."""
-    values = {name: getattr(section, name) for name in type(section).model_fields}
-    plain = {name: _plain(x) if isinstance(x, Section) else x for name, x in values.items()}
-    there = {name: x for name, x in plain.items() if x is not None or section.unsets(name)}
-    return {name: NONE if x is None else x for name, x in there.items()}
 
 
 def _value(value: Any) -> str:

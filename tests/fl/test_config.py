@@ -1,10 +1,12 @@
 """The configuration: presets are right, errors name key, value and what was expected, TOML comes back."""
 
+import json
 import math
 import tomllib
+from typing import Annotated, Literal, get_args, get_origin
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fl import algorithms, config
@@ -136,6 +138,75 @@ def test_any_value_survives(name, lr, exempt):
     first = config.parse(tree)
     assert config.loads(config.dumps(first)) == first
     assert tomllib.loads(config.dumps(first))["training"]["lr"] == lr
+
+
+def _fields(section, path=()):
+    """(path, field, may be unset) of every key."""
+    for name, field in section.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, config.Section):
+            yield from _fields(kind, (*path, name))
+        else:
+            yield (*path, name), field, section.unsets(name)
+
+
+def _values(kind, bounds=()):
+    """Everything that a type allows."""
+    if get_origin(kind) is Annotated:
+        inner, *more = get_args(kind)
+        return _values(inner, [b for one in more for b in getattr(one, "metadata", [one])])
+    if get_origin(kind) is Literal:
+        return st.sampled_from(get_args(kind))
+    if get_origin(kind) is list:
+        return st.lists(_values(get_args(kind)[0]), max_size=3)
+    if get_args(kind):
+        return st.one_of([_values(one) for one in get_args(kind)])
+    limits = {name: getattr(b, name) for b in bounds for name in ("gt", "ge", "lt", "le") if hasattr(b, name)}
+    low, high = limits.get("ge", limits.get("gt")), limits.get("le", limits.get("lt"))
+    open_ends = {"exclude_min": "gt" in limits, "exclude_max": "lt" in limits}
+    finite = {"allow_nan": False, "allow_infinity": False}
+    return {
+        type(None): st.none(),
+        bool: st.booleans(),
+        str: st.text(max_size=8) | st.just("none"),
+        int: st.integers(low, high),
+        float: st.floats(low, high, **finite, **{k: v for k, v in open_ends.items() if v}),
+    }[kind]
+
+
+FIELDS = list(_fields(type(config.load("demo"))))
+
+
+@pytest.mark.parametrize("preset", config.presets())
+@given(data=st.data())
+@settings(max_examples=25, deadline=None)
+def test_the_plain_form_of_any_configuration_gives_it_back(preset, data):
+    """Also through JSON: that is how a comparison keeps its plan."""
+    tree = config.plain(config.load(preset))
+    for path, field, unsets in data.draw(st.lists(st.sampled_from(FIELDS), max_size=5)):
+        place, value = tree, data.draw(_values(field.annotation, field.metadata))
+        for part in path[:-1]:
+            place = place.setdefault(part, {})
+        place[path[-1]] = "none" if value is None and unsets else value
+    try:
+        first = config.parse(tree)
+    except ConfigError:  # keys that do not fit together
+        assume(False)
+    assert config.parse(config.plain(first)) == first
+    assert config.parse(json.loads(json.dumps(config.plain(first)))) == first
+
+
+@pytest.mark.parametrize("path", [".".join(path) for path, _, unsets in FIELDS if unsets])
+def test_the_plain_form_keeps_what_was_set_to_none(path):
+    first = config.load("demo", [f"{path}=none"])
+    again = config.parse(config.plain(first))
+    assert again == first and _at(again, path) is None is not _at(config.load("demo"), path)
+
+
+def _at(value, path):
+    for part in path.split("."):
+        value = getattr(value, part)
+    return value
 
 
 def test_only_the_algorithm_that_runs_is_written():
