@@ -9,7 +9,7 @@ from typing import NamedTuple
 import plotly.graph_objects as go
 
 from fl import page, report_figures
-from fl.compare_results import Comparison, accuracy, figures, spread
+from fl.compare_results import Comparison, figures, spread
 from fl.devices import dollars
 from fl.page import Curve, Panel
 from fl.recorded import Record
@@ -47,6 +47,7 @@ def panels(comparison: Comparison) -> list[Panel]:
     lines = drawn(comparison)
     return [
         over_rounds(lines),
+        *of_servers(lines),
         over_bytes(lines),
         over_flop(lines),
         over_energy(lines),
@@ -75,8 +76,23 @@ def over_rounds(lines: Sequence[Line]) -> Panel:
     figure = None
     if lines:
         figure = _share(_dressed(_bands(lines, lambda line: line.x, accuracy), "round", _ACCURACY))
-    text = "Test accuracy of clients' models after local training. Bands: one standard deviation over seeds."
+    text = (
+        "Test accuracy over all clients, each with the model that it would use: the one that it trained "
+        "last, or its personal one. Bands: one standard deviation over seeds."
+    )
     return Panel("Accuracy", text, figure, _NOTHING)
+
+
+def of_servers(lines: Sequence[Line]) -> list[Panel]:
+    """None, or one: of the algorithms that have a server."""
+    have = [line for line in lines if "accuracy_global" in line.runs[0][0]]
+    if not have:
+        return []
+    figure = _bands(have, lambda line: line.x, lambda record: record["accuracy_global"])
+    text = "Test accuracy of the server's one model over all clients."
+    return [
+        Panel("Accuracy of servers' models", text, _share(_dressed(figure, "round", _ACCURACY)), _NOTHING)
+    ]
 
 
 def over_bytes(lines: Sequence[Line]) -> Panel:
@@ -193,6 +209,10 @@ def _against(lines: Sequence[Line], key: str, title: str, unit: str = "") -> go.
     else:
         figure.update_xaxes(rangemode="tozero")
     return _share(figure)
+
+
+def accuracy(line: Record) -> float | None:
+    return line["accuracy_mean"]
 
 
 def _bands(

@@ -96,13 +96,14 @@ def settings(comparison: Comparison) -> str:
 
 
 def runs(told: Record) -> str:
-    """A row a run, folded."""
+    """A row per run, folded."""
     head = (
         "run",
         "state",
         "best accuracy, %",
-        "last accuracy, %",
         "best round",
+        "mean of last 5, %",
+        "last accuracy, %",
         "sent",
         "wall time, measured",
     )
@@ -112,10 +113,10 @@ def runs(told: Record) -> str:
 
 def _figures(row: Record | None) -> tuple[str, ...]:
     if row is None:
-        return ("",) * 5
-    accuracies = (row["accuracy_best"], row["accuracy_last"])
-    shown = ["none" if share is None else f"{100 * share:.2f}" for share in accuracies]
-    return *shown, str(row["round_best"]), size(row["bytes_total"]), duration(row["wall_s"])
+        return ("",) * 6
+    accuracies = (row["accuracy_best"], row["accuracy_last5"], row["accuracy_last"])
+    best, *later = ["none" if share is None else f"{100 * share:.2f}" for share in accuracies]
+    return best, str(row["round_best"]), *later, size(row["bytes_total"]), duration(row["wall_s"])
 
 
 def _settings(results: Sequence[Result]) -> dict[str, str]:

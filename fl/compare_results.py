@@ -1,7 +1,7 @@
 """What a comparison gave: a row a run, means and deviations over seeds, and what a target accuracy cost.
 
-Accuracy of a round is that of the models that clients end up with: `accuracy_personal` where a run has it
-(Ditto), else `accuracy_mean` (after local training). The server's model stands beside it.
+Accuracy of a round is `accuracy_mean`: over all clients, each with the model that it would use. The server's
+model stands beside it under its own name.
 
 The target accuracy is the user's, or 95 % of the worst final accuracy (last round, mean over seeds) among the
 algorithms that learn: those that end with at least half of the best one's. A run reaches it in the first
@@ -16,8 +16,9 @@ comparison.json, of the directory described in fl/compare.py
         state       finished, unfinished or failed
         message     why it failed, how far it is, or empty
         figures     null unless finished, else
-            accuracy_best, round_best, accuracy_last
-            accuracy_global_best, accuracy_global_last      of the server's model, null where there is none
+            accuracy_best, round_best, accuracy_last5, accuracy_last        as in summary.json (fl/rundir.py)
+            accuracy_global_best, accuracy_global_last5, accuracy_global_last
+                                                            of the server's model, null where there is none
             sparsity_last                                   share of prunable weights that is not stored
             bytes_total, bytes_total_paper, bytes_total_dense       as in fl/rundir.py, all rounds
             bytes_busiest_mean, bytes_busiest_max, bytes_busiest_last  over rounds;  also _paper, _dense
@@ -38,7 +39,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from fl import compare, recorded
+from fl import compare, metrics, recorded
 from fl.compare_plan import Plan, Run
 from fl.recorded import Record, Recorded
 from fl.rundir import CONFIG
@@ -108,7 +109,10 @@ class Comparison:
     def target(self) -> Target | None:
         if self.plan.target is not None:
             return Target(self.plan.target, "given")
-        finals = [spread(accuracy(one.rounds[-1]) for one in self.finished(n)) for n in self.plan.entries]
+        finals = [
+            spread(one.rounds[-1]["accuracy_mean"] for one in self.finished(name))
+            for name in self.plan.entries
+        ]
         means = [final.mean for final in finals if final is not None]
         learn = [mean for mean in means if mean >= LEARNS * max(means)]
         if not learn:
@@ -181,24 +185,11 @@ def read(path: Path) -> Comparison:
     return Comparison(plan, [_result(plan, run, run.below(path)) for run in plan.runs])
 
 
-def accuracy(line: Record) -> float | None:
-    """Of the models that clients end a round with."""
-    personal = line.get("accuracy_personal")
-    return line["accuracy_mean"] if personal is None else personal
-
-
 def figures(rounds: Sequence[Record]) -> Record:
     """Of a finished run."""
-    accuracies, last = [accuracy(line) for line in rounds], rounds[-1]
-    shared = [line.get("accuracy_global") for line in rounds]
-    best = _best(accuracies)
     return {
-        "accuracy_best": best,
-        "round_best": None if best is None else accuracies.index(best),
-        "accuracy_last": accuracies[-1],
-        "accuracy_global_best": _best(shared),
-        "accuracy_global_last": shared[-1],
-        "sparsity_last": 1 - last["density_mean"],
+        **metrics.accuracies(rounds),
+        "sparsity_last": 1 - rounds[-1]["density_mean"],
         "bytes_total_dense": sum(line["bytes_total_dense"] for line in rounds),
         "flop_total_dense": sum(line["flop_dense"] for line in rounds),
         **_busiest(rounds),
@@ -209,7 +200,7 @@ def figures(rounds: Sequence[Record]) -> Record:
 def cost_of(rounds: Sequence[Record], target: float) -> Record | None:
     """What was paid until the first round at or above `target`; None: none was."""
     for i, line in enumerate(rounds):
-        reached = accuracy(line)
+        reached = line["accuracy_mean"]
         if reached is not None and reached >= target:
             return {"rounds": i + 1, **_sums(rounds[: i + 1])}
     return None
@@ -247,7 +238,3 @@ def _busiest(rounds: Sequence[Record]) -> Record:
         for name, value in (("mean", fmean(each)), ("max", max(each)), ("last", each[-1])):
             found[f"bytes_busiest_{name}{count}"] = value
     return found
-
-
-def _best(values: Iterable[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)

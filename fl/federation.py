@@ -83,7 +83,7 @@ class _Twin(NamedTuple):
     told: tuple[str, ...]
 
 
-_ACCURACY = ("accuracy_best", "accuracy_last")
+_ACCURACY = ("accuracy_best", "accuracy_last5", "accuracy_last")
 TWINS = {
     "dense": _Twin(BASELINE, "training.kernels", "dense", ("kernels", "wall_s", "train_s", *_ACCURACY)),
     "fp32": _Twin(EXACT, "messages.values", "fp32", ("values", "bytes_total", *_ACCURACY)),

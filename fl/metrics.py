@@ -1,6 +1,7 @@
 """From what a round gave to the lines of metrics.jsonl and clients.jsonl, and from those to summary.json.
 
-The keys are described in fl/rundir.py. Means are unweighted over clients (SPEC.md 2.10).
+The keys are described in fl/rundir.py. Accuracies are over all clients, unweighted, each with the model
+that it would use (SPEC.md 2.10); means of what happens in training are over the clients that trained.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ from fl.devices import DeviceModel, Devices
 from fl.schedule import Floats
 
 Record = dict[str, Any]
+LAST = 5  # rounds at the end, whose mean accuracy is reported beside the best round
 _COUNTS = ("", "_paper", "_dense")  # columns of Traffic
 
 
@@ -46,7 +48,7 @@ def round_record(
 ) -> Record:
     """One line of metrics.jsonl."""
     trained = [reports[k] for k in sorted(reports)]
-    accuracy = [report.accuracy for report in trained]
+    accuracy, before = _accuracies(result, reports)
     votes = _present(result.columns.get("vote", ()))
     schedule = result.schedule
     return {
@@ -55,7 +57,7 @@ def round_record(
         "accuracy_min": min(_present(accuracy), default=None),
         "accuracy_max": max(_present(accuracy), default=None),
         "accuracy_std": pstdev(_present(accuracy)) if _present(accuracy) else None,
-        "accuracy_before": mean(report.accuracy_before for report in trained),
+        "accuracy_before": mean(before),
         "loss": mean(report.loss for report in trained),
         **_densities(result.models),
         "flop_round": sum(report.flop for report in trained),
@@ -103,7 +105,6 @@ def client_records(
 
 def summarise(cfg: Config, rounds: Sequence[Record], workers: int, environment: Mapping[str, str]) -> Record:
     """summary.json of the rounds of a run."""
-    best = max(rounds, key=lambda r: -1 if r["accuracy_mean"] is None else r["accuracy_mean"])
     last = rounds[-1]
     return {
         "name": cfg.name,
@@ -113,9 +114,7 @@ def summarise(cfg: Config, rounds: Sequence[Record], workers: int, environment: 
         "num_rounds": cfg.num_rounds,
         "kernels": cfg.training.kernels,
         "values": cfg.messages.values,
-        "accuracy_best": best["accuracy_mean"],
-        "round_best": best["round"],
-        "accuracy_last": last["accuracy_mean"],
+        **accuracies(rounds),
         "accuracy_before_last": last["accuracy_before"],
         "density_last": last["density_mean"],
         "t_star": last.get("t_star"),
@@ -130,6 +129,22 @@ def summarise(cfg: Config, rounds: Sequence[Record], workers: int, environment: 
     }
 
 
+def accuracies(rounds: Sequence[Record]) -> Record:
+    """Of a run: its best round, the mean of its last five (of all, where there are fewer), its last one; the
+    same of the server's model, null where there is none. A best round is the luckier the more rounds there
+    are; the mean of the last is less of a draw."""
+    best, shared = _best(rounds, "accuracy_mean"), _best(rounds, "accuracy_global")
+    return {
+        "accuracy_best": best and best["accuracy_mean"],
+        "round_best": best and best["round"],
+        f"accuracy_last{LAST}": _last(rounds, "accuracy_mean"),
+        "accuracy_last": rounds[-1]["accuracy_mean"],
+        "accuracy_global_best": shared and shared["accuracy_global"],
+        f"accuracy_global_last{LAST}": _last(rounds, "accuracy_global"),
+        "accuracy_global_last": rounds[-1].get("accuracy_global"),
+    }
+
+
 def mean(values: Iterable[float | None]) -> float | None:
     """Of those that are there."""
     there = _present(values)
@@ -138,6 +153,28 @@ def mean(values: Iterable[float | None]) -> float | None:
 
 def _present(values: Iterable[Any]) -> list[Any]:
     return [value for value in values if value is not None]
+
+
+def _accuracies(
+    result: Round, reports: Mapping[int, Report]
+) -> tuple[Sequence[float | None], Sequence[float | None]]:
+    """Of every client's model, after and before training."""
+    if result.accuracy is not None and result.accuracy_before is not None:
+        return result.accuracy, result.accuracy_before
+    if idle := len(result.models) - len(reports):
+        raise ValueError(f"expected Round.accuracy for all clients, got none, and {idle} did not train")
+    each = [reports[k] for k in sorted(reports)]
+    return [report.accuracy for report in each], [report.accuracy_before for report in each]
+
+
+def _best(rounds: Sequence[Record], key: str) -> Record | None:
+    """The first of the best."""
+    there = [line for line in rounds if line.get(key) is not None]
+    return max(there, key=lambda line: line[key], default=None)
+
+
+def _last(rounds: Sequence[Record], key: str) -> float | None:
+    return mean(line.get(key) for line in rounds[-LAST:])
 
 
 def _densities(models: Sequence[se.State]) -> Record:

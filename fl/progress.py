@@ -209,11 +209,9 @@ def summary_table(summary: Record) -> Table:
 def summary_rows(summary: Record) -> list[Row]:
     """What a run gave and what it cost. Measured and modelled figures have rows of their own."""
     ours, dense = summary, summary.get("baseline") or {}
-    best = f"{percent(ours['accuracy_best'])} (round {ours['round_best']})"
     prunings = ", ".join(map(str, ours["prune_rounds"])) or "none"
     return [
-        ("test accuracy, best round", best, _accuracy(dense, "accuracy_best"), ""),
-        ("test accuracy, last round", percent(ours["accuracy_last"]), _accuracy(dense, "accuracy_last"), ""),
+        *_accuracies(ours, dense),
         *_accuracy_cost(ours),
         ("density, last round", f"{ours['density_last']:.3f}", "1", ""),
         ("prunings in rounds", prunings, "", ""),
@@ -225,6 +223,24 @@ def summary_rows(summary: Record) -> list[Row]:
         ("time, modelled", duration(ours["sim_time_s"]), "", ""),
         ("energy, modelled", f"{ours['sim_energy_j']:,.4g} J", "", ""),
     ]
+
+
+def _accuracies(ours: Record, dense: Record) -> list[Row]:
+    """Over all clients, each with the model that it would use; and of the server's model."""
+    best = f"{percent(ours['accuracy_best'])} (round {ours['round_best']})"
+    last, mean = percent(ours["accuracy_last"]), percent(ours["accuracy_last5"])
+    rows = [
+        ("test accuracy, best round", best, _accuracy(dense, "accuracy_best"), ""),
+        ("test accuracy, mean of the last 5 rounds", mean, _accuracy(dense, "accuracy_last5"), ""),
+        ("test accuracy, last round", last, _accuracy(dense, "accuracy_last"), ""),
+    ]
+    if ours["accuracy_global_best"] is not None:
+        shared = [percent(ours[f"accuracy_global_{when}"]) for when in ("best", "last5")]
+        rows += [
+            ("  server's model, best round", shared[0], "", ""),
+            ("  server's model, mean of the last 5", shared[1], "", ""),
+        ]
+    return rows
 
 
 def _accuracy(dense: Record, key: str) -> str:
@@ -281,6 +297,8 @@ def figures(record: Record) -> str:
         parts.insert(2, f"votes {record['votes']:.2f}")
     if record.get("pruned"):
         parts.insert(2, f"pruned {record['pruned']}")
+    if record.get("accuracy_global") is not None:
+        parts.insert(1, f"server's model {percent(record['accuracy_global'])}")
     return "  ".join(parts)
 
 

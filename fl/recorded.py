@@ -56,6 +56,7 @@ def read(path: Path | str, clients: bool = True) -> Recorded:
     cfg = config.load(path / CONFIG)
     try:
         rounds = [*each_jsonl(path / METRICS)] if (path / METRICS).exists() else []
+        _same_meaning(path, rounds)
         told = clients and (path / CLIENTS).exists()
         quartiles, last = _clients(each_jsonl(path / CLIENTS)) if told else ({}, [])
         partition, summary = _json(path / PARTITION), _json(path / SUMMARY)
@@ -66,6 +67,15 @@ def read(path: Path | str, clients: bool = True) -> Recorded:
         raise RunDirError(f"expected the files of a run in {path}, got {wrong!r}") from wrong
     text = (path / CONFIG).read_text()
     return Recorded(cfg, text, rounds, quartiles, last, partition, summary, finished)
+
+
+def _same_meaning(path: Path, rounds: list[Record]) -> None:
+    """In older versions accuracy_mean of a run with a server was over the sampled clients: another figure."""
+    if any("sampled" in line and "accuracy_sampled" not in line for line in rounds):
+        raise RunDirError(
+            f"expected accuracies over all clients in {path / METRICS}, got those of sampled clients alone, "
+            "as older versions wrote them: run it again"
+        )
 
 
 def _json(path: Path) -> Record | None:

@@ -49,7 +49,8 @@ def _results(run: Recorded) -> str:
 
 def _highlights(ours: Record) -> list[tuple[str, str, str]]:
     return [
-        ("Best test accuracy", percent(ours["accuracy_best"]), f"round {ours['round_best']}"),
+        ("Best test accuracy", percent(ours["accuracy_best"]), f"round {ours['round_best']}, all clients"),
+        ("Mean of the last 5 rounds", percent(ours["accuracy_last5"]), "test accuracy, all clients"),
         ("Density at the end", f"{ours['density_last']:.3f}", "of prunable weights"),
         ("Bytes sent", *_less(ours["bytes_total"], ours["bytes_total_dense"], "B")),
         ("Training operations", *_less(ours["flop_total"], ours["flop_total_dense"], "FLOP")),

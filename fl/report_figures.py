@@ -13,6 +13,7 @@ from fl.recorded import Recorded
 _CLIENTS = 200  # more do not fit next to each other: then every n-th is shown
 _LINES = 7  # more layers than colours become a heat map
 _LOG_TICKS = [digit * 10.0**power for power in range(-9, 7) for digit in (1, 2, 5)]
+_THREE = (BLUE, RED, GREY)
 _NO_ROUNDS = "No data: no round is finished yet."
 
 
@@ -38,19 +39,35 @@ def panels(run: Recorded) -> list[Panel]:
 
 def accuracy(run: Recorded) -> Panel:
     lines = {"after training": "accuracy_mean", "before training": "accuracy_before"}
-    figure = _figure(run, lines, "test accuracy (%)", share=True)
+    text = (
+        "Each client on its own test samples, unweighted mean over all clients: after local training, and "
+        "before it, right after averaging with the neighbours."
+    )
+    if run.has("accuracy_global"):
+        lines = {
+            "clients' models": "accuracy_mean",
+            "server's model": "accuracy_global",
+            "sampled clients alone": "accuracy_sampled",
+        }
+        text = (
+            "Unweighted mean over all clients, each on its own test samples: of the model that the client "
+            "would use (the one that it trained last, or its personal one), and of the server's new model. "
+            "The mean over the clients that were sampled in the round depends on who was drawn."
+        )
+    figure = _figure(run, lines, "test accuracy (%)", _THREE, ("solid", "dash", "dot"), share=True)
     return Panel(
         "Accuracy",
-        "Each client on its own test samples, unweighted mean over clients: after local training, and before "
-        "it, right after averaging with the neighbours.",
+        text,
         _marked(figure, run),
         _why(run, "no client has test samples."),
     )
 
 
 def spread(run: Recorded) -> Panel:
-    text = "How far clients are apart: test accuracy after local training. "
-    if run.quartiles:
+    text = "How far clients are apart: test accuracy, lowest and highest of all clients. "
+    if run.quartiles and run.has("sampled"):
+        text += "Median and darker band: half of the clients that trained in the round."
+    elif run.quartiles:
         text += "Half of the clients lie in the darker band."
     else:
         text += "Quartiles are there for runs with run.record_clients = true."
@@ -61,13 +78,14 @@ def _spread(run: Recorded) -> go.Figure | None:
     if not run.has("accuracy_mean"):
         return None
     low, middle, high = ([run.quartiles.get(t, [None] * 3)[i] for t in run.x] for i in range(3))
-    name, values = ("median", middle) if run.quartiles else ("mean", run.column("accuracy_mean"))
+    some = " of those that trained" if run.has("sampled") else ""
+    name, values = (f"median{some}", middle) if run.quartiles else ("mean", run.column("accuracy_mean"))
     figure = page.curves([Curve(name, run.x, values)])
     page.band(
         figure, run.x, run.column("accuracy_min"), run.column("accuracy_max"), "lowest to highest", BLUE
     )
     if run.quartiles:
-        page.band(figure, run.x, low, high, "middle half", BLUE, 0.35)
+        page.band(figure, run.x, low, high, f"middle half{some}", BLUE, 0.35)
     return _dressed(figure, run.x, "test accuracy (%)", share=True)
 
 

@@ -2,8 +2,8 @@
 
     config.toml       the complete configuration; `sparsefl run DIR/config.toml` repeats the run
     partition.json    {"classes": names, "train": counts [client][class], "test": counts [client][class]}
-    metrics.jsonl     one object a round, see below
-    clients.jsonl     one object a client and round in which it trained, see below
+    metrics.jsonl     one object per round, see below
+    clients.jsonl     one object per client and round in which it trained, see below
     checkpoint/       round-00012/ and the one before it (fl/checkpoint.py)
     summary.json      written when the last round is done, see below
     report.html       written by fl/report.py
@@ -18,13 +18,18 @@ same for any number of workers. Shares are from 0 to 1. null: there was none.
 
 metrics.jsonl
     round                   from 0
-    sampled                 clients that the server asked (FedAvg, Ditto, FedDST): means are over these
-    accuracy_mean           test accuracy after local training (before pruning), mean over clients
-    accuracy_min, accuracy_max, accuracy_std        over clients
-    accuracy_before         after aggregation, before training; mean over clients
-    accuracy_global         of the server's new model, mean over all clients (FedAvg, FedDST)
-    accuracy_personal       of personal models, mean over all clients, sampled or not (Ditto)
-    loss                    training cross-entropy, mean over a client's samples, then over clients
+    sampled                 number of clients that the server asked (FedAvg, FedDST, Ditto): these train
+    accuracy_mean           test accuracy after local training (before pruning), mean over all clients, each
+                            with the model that it would use. Who did not train in this round counts with the
+                            model that it trained last, or with its personal one (Ditto); who never trained,
+                            with the server's new model
+    accuracy_min, accuracy_max, accuracy_std        the same, over all clients
+    accuracy_before         after aggregation, before training; mean over all clients. With a server: of the
+                            model that it would send to each (FedAvg, FedDST), of personal models (Ditto)
+    accuracy_global         of the server's new model, mean over all clients (FedAvg, FedDST, Ditto)
+    accuracy_sampled        as accuracy_mean, but over the clients that were sampled in this round: who they
+                            are moves it, so it is no result (FedAvg, FedDST, Ditto)
+    loss                    training cross-entropy, mean over a client's samples, then over those that trained
     density_mean            stored share of the prunable weights at the end of the round: what is sent next
     density_min, density_max                        over clients
     layer_density           {weight's name: mean density}
@@ -45,7 +50,7 @@ metrics.jsonl
     wall_s, train_s         measured: the round; local training, summed over clients (TIMING)
     and what an algorithm adds
 
-clients.jsonl
+clients.jsonl, of the clients that trained in the round: the others have no line
     round, client
     accuracy, accuracy_before, loss, samples, density, flop
     bytes_up, bytes_down    sent and received
@@ -58,14 +63,19 @@ clients.jsonl
 summary.json
     name, algorithm, seed, num_clients, num_rounds, kernels
     values                      of messages: fp32, bf16, fp16, q16 or q8
-    accuracy_best, round_best, accuracy_last, accuracy_before_last, density_last, t_star, prune_rounds
+    accuracy_best, round_best   of accuracy_mean: the best round and its number
+    accuracy_last5              mean of accuracy_mean over the last five rounds (all, where there are fewer)
+    accuracy_last               of the last round
+    accuracy_global_best, accuracy_global_last5, accuracy_global_last       the same of accuracy_global
+    accuracy_before_last, density_last, t_star, prune_rounds
     bytes_total, bytes_total_paper, bytes_total_dense, flop_total, flop_total_dense
     bytes_busiest, bytes_busiest_paper, bytes_busiest_dense     largest of all rounds
     sim_time_s, sim_energy_j    modelled, summed over rounds
     wall_s, train_s             measured, summed over rounds (TIMING)
     workers, environment        what it ran on
-    baseline                    null, or of baseline/: kernels, wall_s, train_s, accuracy_best, accuracy_last
-    exact                       null, or of exact/: values, bytes_total, accuracy_best, accuracy_last
+    baseline                    null, or of baseline/: kernels, wall_s, train_s, accuracy_best,
+                                accuracy_last5, accuracy_last
+    exact                       null, or of exact/: values, bytes_total and the same accuracies
 """
 
 import contextlib

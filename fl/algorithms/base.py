@@ -107,12 +107,19 @@ class Traffic(NamedTuple):
 
 @dataclass(frozen=True)
 class Round:
-    """One round's outcome. `facts` go to metrics.jsonl, `columns` (a value a client) to clients.jsonl."""
+    """One round's outcome. `facts` go to metrics.jsonl, `columns` (a value per client) to clients.jsonl.
+
+    Accuracies are reported over all clients. Where everybody trains, the workers saw them, and `accuracy` and
+    `accuracy_before` stay None. An algorithm in which clients sit out says what the model that each client
+    would use reaches on its test samples (None: it has none), after and before this round's training.
+    """
 
     state: Any
     models: Sequence[se.State]  # what every client ends the round with
     schedule: Schedule
     traffic: Traffic
+    accuracy: Sequence[float | None] | None = None
+    accuracy_before: Sequence[float | None] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 

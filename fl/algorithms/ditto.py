@@ -7,8 +7,9 @@ Beirami, Smith: ICML 2021, arXiv 2012.04221, Algorithm 1).
     w^{t+1} = sum_k n_k w_k / sum_k n_k
 
 The pull is towards w^t, the global model that the client received this round, not towards its own w_k or the
-mean that follows. Only w_k is sent; v_k stays with its client and is what is tested. A client that was not
-sampled keeps its v_k, and with it the accuracy it had: `accuracy_personal` is the mean over all clients.
+mean that follows. Only w_k is sent; v_k stays with its client and is what is tested: `accuracy_mean` is over
+the v_k of all clients. A client that was not sampled keeps its v_k, and with it the accuracy it had.
+`accuracy_global` is that of w^{t+1} on all clients, `accuracy_sampled` that of the v_k of S_t alone.
 
 Differs from the paper or the authors' code in:
 - 3 epochs for w and 2 for v (SPEC.md 6); the scripts of DA-DPFL's authors ran 2 and 3
@@ -17,18 +18,17 @@ Differs from the paper or the authors' code in:
 - the two trainings of a round draw their batches from streams of their own
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
 import sparse_engine as se
 from fl.algorithms import fedavg
-from fl.algorithms.base import Env, Round, apart
+from fl.algorithms.base import Env, Round
 from fl.algorithms.fedavg import Server
 from fl.client import Pull, Worker
 from fl.config import Messages, NotNegative, Whole
 from fl.messages import send
-from fl.metrics import mean
 
 
 class Config(fedavg.Config):
@@ -42,9 +42,8 @@ class Config(fedavg.Config):
 
 @dataclass(frozen=True)
 class State:
-    server: Server
+    server: Server  # its `accuracy` is that of the v_k
     personal: tuple[se.State, ...]  # v_k
-    accuracy: tuple[float | None, ...]  # of v_k
 
 
 class Inputs(NamedTuple):
@@ -53,15 +52,13 @@ class Inputs(NamedTuple):
 
 
 class Update(NamedTuple):
-    upload: fedavg.Update  # w_k
+    upload: fedavg.Update  # w_k, with the accuracy of v_k
     personal: se.State
-    accuracy: float | None
 
 
 def init(env: Env) -> State:
-    personal = (env.initial,) * env.num_clients
-    tested = env.map(fedavg.test, dict(enumerate(personal)))
-    return State(fedavg.first(env.initial, env), personal, tuple(tested[k] for k in range(env.num_clients)))
+    server = fedavg.first(env.initial, env)
+    return State(replace(server, accuracy=server.tested), (env.initial,) * env.num_clients)
 
 
 def run_round(state: State, t: int, env: Env) -> Round:
@@ -69,15 +66,13 @@ def run_round(state: State, t: int, env: Env) -> Round:
     served = fedavg.inputs(state.server, t, env)
     done = env.map(update, {k: Inputs(given, state.personal[k]) for k, given in served.items()})
     uploads = {k: update.upload for k, update in done.items()}
-    model = fedavg.weighted_mean(uploads)
     personal = tuple(done[k].personal if k in done else v for k, v in enumerate(state.personal))
-    accuracy = tuple(done[k].accuracy if k in done else a for k, a in enumerate(state.accuracy))
-    return Round(
-        State(fedavg.served(state.server, model, uploads, t, env), personal, accuracy),
+    result = fedavg.ended(state.server, fedavg.weighted_mean(uploads), uploads, t, env)
+    return replace(
+        result,
+        state=State(result.state, personal),
         models=personal,
-        schedule=apart(env, t),
-        traffic=fedavg.traffic(state.server, uploads, env),
-        facts={"sampled": len(done), "accuracy_personal": mean(accuracy)},
+        accuracy_before=state.server.accuracy,
     )
 
 
@@ -95,4 +90,5 @@ def local_update(worker: Worker, k: int, given: Inputs, *, t: int, cfg: Config, 
         max_norm=cfg.max_norm,
     )
     sent = send(trained, k, t, messages, upload)
-    return Update(fedavg.Update(trained, sent, worker.num_samples(k)), personal, worker.report.accuracy)
+    accuracy = worker.report.accuracy
+    return Update(fedavg.Update(trained, sent, worker.num_samples(k), accuracy), personal)

@@ -5,11 +5,20 @@ AISTATS 2017, arXiv 1602.05629, Algorithm 1).
     w_k = E epochs of SGD from w^t                       for k in S_t
     w^{t+1} = sum_k n_k w_k / sum_k n_k                  n_k training samples
 
-`accuracy_global` is that of w^{t+1} on every client's test samples, `accuracy_mean` that of the w_k.
+Accuracies are over all clients, each on its own test samples:
+
+    accuracy_mean       the model that each client would use: the w_k that it trained last, however long ago;
+                        w^{t+1} for a client that was never sampled
+    accuracy_before     w^t, from which everybody would start
+    accuracy_global     w^{t+1}: what the paper's tables have
+    accuracy_sampled    w_k of the clients in S_t alone, so a figure that depends on the draw
+
+The accuracy of a client's last w_k does not change until it trains again. So the state keeps that number for
+every client, and not the models.
 
 Differs from the paper or the authors' code in:
 - gradients are clipped, as in the code of DA-DPFL's authors
-- a client that was not sampled ends the round with the new global model, which it would be served
+- in `Round.models` a client that was not sampled has the new global model, which it would be served
 """
 
 from collections.abc import Mapping
@@ -47,6 +56,8 @@ class Server:
     model: se.State  # w^t
     sent: Sent  # its message
     uploads: tuple[Sent | None, ...]  # the clients' last messages, where these lost something
+    tested: tuple[float | None, ...]  # accuracy of w^t on every client's test samples
+    accuracy: tuple[float | None, ...]  # of the w_k that every client trained last; None: it never did
 
 
 class Inputs(NamedTuple):
@@ -58,6 +69,7 @@ class Update(NamedTuple):
     model: se.State  # w_k
     sent: Sent
     samples: int  # n_k
+    accuracy: float | None  # of w_k
 
 
 def init(env: Env) -> Server:
@@ -72,12 +84,15 @@ def run_round(state: Server, t: int, env: Env) -> Round:
 
 def local_update(worker: Worker, k: int, given: Inputs, *, t: int, cfg: Config, messages: Messages) -> Update:
     trained = worker.train(k, given.model, t, max_norm=cfg.max_norm)
-    return Update(trained, send(trained, k, t, messages, given.upload), worker.num_samples(k))
+    sent = send(trained, k, t, messages, given.upload)
+    return Update(trained, sent, worker.num_samples(k), worker.report.accuracy)
 
 
 def first(model: se.State, env: Env) -> Server:
     """Before round 0."""
-    return Server(model, send(model, env.num_clients, 0, env.messages), (None,) * env.num_clients)
+    nothing = (None,) * env.num_clients
+    sent = send(model, env.num_clients, 0, env.messages)
+    return Server(model, sent, uploads=nothing, tested=tested(model, env), accuracy=nothing)
 
 
 def inputs(state: Server, t: int, env: Env) -> dict[int, Inputs]:
@@ -98,7 +113,9 @@ def served(state: Server, model: se.State, done: Mapping[int, Update], t: int, e
     """The server with its new model, and a message of it. The server is the node after the last client."""
     sent = send(model, env.num_clients, t + 1, env.messages, state.sent)
     lossy = {k: update.sent if update.sent.lost is not None else None for k, update in done.items()}
-    return Server(model, sent, tuple(lossy.get(k, old) for k, old in enumerate(state.uploads)))
+    uploads = tuple(lossy.get(k, old) for k, old in enumerate(state.uploads))
+    accuracy = tuple(done[k].accuracy if k in done else old for k, old in enumerate(state.accuracy))
+    return Server(model, sent, uploads, tested(model, env), accuracy)
 
 
 def traffic(state: Server, done: Mapping[int, Update], env: Env) -> Traffic:
@@ -107,14 +124,26 @@ def traffic(state: Server, done: Mapping[int, Update], env: Env) -> Traffic:
 
 def ended(state: Server, model: se.State, done: Mapping[int, Update], t: int, env: Env) -> Round:
     """The round after which the server has `model`."""
-    tested = env.map(test, dict.fromkeys(range(env.num_clients), model))
+    now = served(state, model, done, t, env)
     return Round(
-        served(state, model, done, t, env),
+        now,
         models=[done[k].model if k in done else model for k in range(env.num_clients)],
         schedule=apart(env, t),
         traffic=traffic(state, done, env),
-        facts={"sampled": len(done), "accuracy_global": mean(tested.values())},
+        accuracy=[own if own is not None else new for own, new in zip(now.accuracy, now.tested, strict=True)],
+        accuracy_before=state.tested,
+        facts={
+            "sampled": len(done),
+            "accuracy_sampled": mean(update.accuracy for update in done.values()),
+            "accuracy_global": mean(now.tested),
+        },
     )
+
+
+def tested(model: se.State, env: Env) -> tuple[float | None, ...]:
+    """Accuracy of `model` on every client's test samples."""
+    found = env.map(test, dict.fromkeys(range(env.num_clients), model))
+    return tuple(found[k] for k in range(env.num_clients))
 
 
 def test(worker: Worker, k: int, model: se.State) -> float | None:

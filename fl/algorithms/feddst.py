@@ -8,7 +8,8 @@
     (w^{t+1}, m^{t+1}) = the largest |w| of every layer, as many as m^t has there
 
 So the global model always has the density of its first mask, layer by layer. A client's message names only
-what its mask has changed: the server knows the one that it sent.
+what its mask has changed: the server knows the one that it sent. Accuracies are as FedAvg's
+(fl/algorithms/fedavg.py); the authors of DA-DPFL test the global model.
 
 Differs from the paper or the authors' code in:
 - masks move before local training, as in the code of DA-DPFL's authors, so that a grown weight has all epochs
@@ -74,4 +75,4 @@ def local_update(
         start = start.with_pattern(worker.grow(k, start, t, fraction, batches=cfg.grow_batches))
     trained = worker.train(k, start, t, max_norm=cfg.max_norm)
     sent = send(trained, k, t, messages, given.upload, known=given.model.bitmap)
-    return Update(trained, sent, worker.num_samples(k))
+    return Update(trained, sent, worker.num_samples(k), worker.report.accuracy)

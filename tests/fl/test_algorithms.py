@@ -94,7 +94,8 @@ def three_of_six():
     model = se.State(layout, bitmap, torch.ones(3), empty, empty.long())
     traffic = server(6, [1, 3, 4], Sent(model, 100), [Sent(model, n) for n in (10, 20, 30)])
     env = Env(None, 6, 1, 3, None, None, None, DeviceModel())
-    return Round(None, [model] * 6, apart(env, 0), traffic)
+    accuracy = [None, 0.5, 0.25, 0.5, 0.5, 0.75]
+    return Round(None, [model] * 6, apart(env, 0), traffic, accuracy, [0.5] * 6)
 
 
 def test_a_server_is_one_more_row():
@@ -113,6 +114,7 @@ def test_metrics_with_a_server():
     modelled = metrics.modelled(result, reports, devices, slow)
     line = metrics.round_record(0, result, reports, modelled, 0.1, 0.0)
     assert (line["bytes_total"], line["bytes_busiest"], line["bytes_busiest_dense"]) == (360, 100, 48)
+    assert line["accuracy_mean"] == 0.5 and (line["accuracy_min"], line["accuracy_max"]) == (0.25, 0.75)
     assert line["bytes_up_mean"] == 10 and line["bytes_up_mean_paper"] == 6
     assert (line["depth"], line["parallelism"]) == (0, 1.0)
     clients = [*metrics.client_records(0, result, reports, modelled)]

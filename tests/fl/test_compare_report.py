@@ -138,7 +138,7 @@ def test_tables_settings_and_hardware(text):
     assert "da_dpfl.max_wait = 1" in own and "da_dpfl.max_wait = 2" in own
     assert "training.lr = 0.25" in common and "training.lr" not in own
     assert "da_dpfl.delta_v = 0.5" in common  # both have it
-    assert "<td>b-seed-0</td><td>finished</td><td>45.00</td><td>40.00</td><td>1</td>" in text
+    assert "<td>b-seed-0</td><td>finished</td><td>45.00</td><td>1</td><td>31.67</td><td>40.00</td>" in text
     assert "<td>commit</td><td>c0ffee0 / c0ffee1</td>" in text
     assert "Modelled, not measured: homogeneous devices that do 16 TFLOP/s" in text
     assert "Seed 0, the same for all algorithms. Every seed draws its own." in text

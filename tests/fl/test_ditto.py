@@ -24,10 +24,10 @@ def test_two_rounds_by_hand():
     cfg = Config(clients_per_round=2, global_epochs=1)
     world = env(cfg, INITIAL, GOALS, samples=[1, 1, 3], seed=6)
     state = ditto.init(world)
-    assert state.accuracy == (2, 4, 16) and world.executor.waves == [[0, 1, 2]]
+    assert state.server.accuracy == (2, 4, 16) and world.executor.waves == [[0, 1, 2]]
 
     first = ditto.run_round(state, 0, world)
-    assert world.executor.waves[1:] == [[0, 2]]  # nobody is tested twice
+    assert world.executor.waves[1:] == [[0, 2], [0, 1, 2]]  # the second tests the server's model
     assert vector(first.state.server.model).tolist() == [1.25, 2, 6, 4, 7]
     # 1, then 2, then 2 - ((2 - 3) + (2 - 1) / 2) / 2 = 2.25;  3, 7, 8;  10, 6, 5
     assert [vector(v).tolist() for v in first.models] == [
@@ -35,15 +35,20 @@ def test_two_rounds_by_hand():
         [1, 2, 3, 4, 10],
         [1, 2, 8, 4, 5],
     ]
-    assert first.state.accuracy == (0.75, 4, 6)
-    assert first.facts == {"sampled": 2, "accuracy_personal": pytest.approx(10.75 / 3)}
+    assert first.accuracy == [0.75, 4, 6] and first.accuracy_before == (2, 4, 16)
+    distances = [1.75 + 3 + 3, 0.25 + 4 + 3 + 3, 0.25 + 5 + 5]  # of the server's model
+    assert first.facts == {
+        "sampled": 2,
+        "accuracy_sampled": (0.75 + 6) / 2,
+        "accuracy_global": pytest.approx(sum(distances) / 3),
+    }
 
     second = ditto.run_round(first.state, 1, world)
     assert vector(second.state.server.model).tolist() == [1.125, 2.5, 7.5, 4, 5.5]
     assert vector(second.models[0]).tolist() == [2.25, 2, 3, 4, 10]  # not sampled
     assert vector(second.models[1]).tolist() == [1.078125, 4.5, 3.9375, 4, 9.0625]  # drawn to w^1
     assert vector(second.models[2]).tolist() == [1.078125, 2, 9.25, 4, 3.75]
-    assert second.state.accuracy[0] == 0.75 and second.models is second.state.personal
+    assert second.accuracy[0] == 0.75 and second.models is second.state.personal
 
     told = world.executor.worker.told
     assert [(one["k"], one["t"], one["part"], one["test"]) for one in told] == [
@@ -62,14 +67,15 @@ def test_many_clients_in_float64():
     v = np.stack([w] * 7)
     for t in range(12):
         result = ditto.run_round(state, t, world)
-        chosen = world.executor.waves[-1]
+        chosen = world.executor.waves[-2]
         for _ in range(2):
             v[chosen] -= 0.5 * (v[chosen] - goals[chosen] + 0.7 * (v[chosen] - w))
         trained = goals[chosen] + (w - goals[chosen]) / 2**3
         w = samples[chosen] @ trained / samples[chosen].sum()
         assert np.allclose(vector(result.state.server.model), w, rtol=1e-5, atol=1e-6)
         assert np.allclose([vector(one) for one in result.models], v, rtol=1e-5, atol=1e-6)
-        assert result.facts["accuracy_personal"] == pytest.approx(np.abs(v - goals).sum(1).mean(), rel=1e-5)
+        assert result.accuracy == pytest.approx(np.abs(v - goals).sum(1), rel=1e-5)
+        assert result.facts["accuracy_global"] == pytest.approx(np.abs(w - goals).sum(1).mean(), rel=1e-5)
         state = result.state
 
 
@@ -99,7 +105,7 @@ def test_without_a_pull_it_is_local_training(setting):
             for k in chosen:
                 alone[k] = worker.train(k, alone[k], t, part=" personal", epochs=2, max_norm=10.0)
             assert all(same(v, wanted) for v, wanted in zip(state.personal, alone, strict=True))
-            assert [state.accuracy[k] for k in range(4)] == [worker.test(k, alone[k]) for k in range(4)]
+            assert [*state.server.accuracy] == [worker.test(k, alone[k]) for k in range(4)]
     assert same(state.server.model, drawn.server.model)  # a pull changes personal models only
     assert not any(same(v, alone[k]) for k, v in enumerate(drawn.personal) if alone[k] is not setting.initial)
 
@@ -134,5 +140,5 @@ def test_both_trainings_are_reported(setting):
         reports = executor.reports()
     for k, report in reports.items():
         assert report.flop == 3 * setting.cost.dense_training(40) == report.flop_dense
-        assert report.accuracy == worker.test(k, after.models[k]) == after.state.accuracy[k]
+        assert report.accuracy == worker.test(k, after.models[k]) == after.accuracy[k]
         assert report.accuracy_before == worker.test(k, setting.initial) and report.samples == 40

@@ -27,16 +27,21 @@ def test_two_rounds_by_hand():
 
     first = fedavg.run_round(state, 0, world)
     # 0 and 2 are sampled; each goes half way to its goal, and counts by its samples: 1/4 and 3/4
-    assert world.executor.waves == [[0, 2], [0, 1, 2]]
+    assert world.executor.waves == [[0, 1, 2], [0, 2], [0, 1, 2]]  # the first and the last are tests
     assert vector(first.models[0]).tolist() == [2, 2, 3, 4, 10]
     assert vector(first.models[2]).tolist() == [1, 2, 7, 4, 6]
     assert vector(first.state.model).tolist() == [1.25, 2, 6, 4, 7] == vector(first.models[1]).tolist()
     # the new model on everybody's test samples: |x - goal| summed
     distances = [1.75 + 3 + 3, 0.25 + 4 + 3 + 3, 0.25 + 5 + 5]
-    assert first.facts == {"sampled": 2, "accuracy_global": pytest.approx(sum(distances) / 3)}
+    assert first.facts == {
+        "sampled": 2,
+        "accuracy_sampled": (1 + 8) / 2,
+        "accuracy_global": pytest.approx(sum(distances) / 3),
+    }
+    assert first.accuracy == [1, distances[1], 8] and first.accuracy_before == (2, 4, 16)
 
     second = fedavg.run_round(first.state, 1, world)
-    assert world.executor.waves[2] == [1, 2]
+    assert world.executor.waves[3] == [1, 2]
     assert vector(second.models[1]).tolist() == [1.125, 4, 4.5, 4, 8.5]
     assert vector(second.models[2]).tolist() == [1.125, 2, 8.5, 4, 4.5]
     assert (
@@ -64,7 +69,7 @@ def test_many_clients_in_float64():
     for t in range(12):
         result = fedavg.run_round(state, t, world)
         chosen = [k for k in range(7) if result.models[k] is not result.state.model]
-        assert len(chosen) == 3 and world.executor.waves[2 * t] == chosen
+        assert len(chosen) == 3 and world.executor.waves[2 * t + 1] == chosen
         trained = {k: w - (w - goals[k]) / 2 for k in chosen}
         w = sum(samples[k] * trained[k] for k in chosen) / samples[chosen].sum()
         assert np.allclose(vector(result.state.model), w, rtol=1e-5, atol=1e-6)
@@ -98,7 +103,7 @@ def test_rounded_messages_both_ways():
     assert not torch.equal(state.sent.model.values, state.model.values) and state.sent.lost is not None
     arrived, goals = vector(state.sent.model), world.executor.worker.goals
     result = fedavg.run_round(state, 0, world)
-    chosen = world.executor.waves[0]
+    chosen = world.executor.waves[1]
     for k in chosen:
         assert np.allclose(vector(result.models[k]), arrived - (arrived - goals[k]) / 2, atol=1e-6)
     uploads = result.state.uploads
@@ -117,7 +122,8 @@ def test_what_messages_lost_is_sent_with_the_next():
     first = fedavg.run_round(zero, 0, world).state
     result = fedavg.run_round(first, 1, world)
     second = result.state
-    again = set(world.executor.waves[0]) & set(world.executor.waves[2])
+    asked = [set(world.executor.waves[i]) for i in (1, 3)]
+    again = asked[0] & asked[1]
     pairs = [(zero.sent, first.sent, first.model), (first.sent, second.sent, second.model)]
     pairs += [(first.uploads[k], second.uploads[k], result.models[k]) for k in again]
     assert again
@@ -125,7 +131,7 @@ def test_what_messages_lost_is_sent_with_the_next():
         given = wanted.values.double() + before.lost.values.double()
         assert torch.allclose(after.model.values.double() + after.lost.values.double(), given, atol=1e-6)
         assert float(before.lost.values.abs().max()) > 1e-4
-    for k in set(world.executor.waves[0]) - again:
+    for k in asked[0] - again:
         assert second.uploads[k] is first.uploads[k]  # it waits until its client is asked again
 
 

@@ -101,7 +101,7 @@ def test_many_clients_in_float64():
     w, m, moved = vector(state.model), stored(state.model), 0
     for t in range(14):
         result = feddst.run_round(state, t, world)
-        chosen = world.executor.waves[2 * t]
+        chosen = world.executor.waves[2 * t + 1]
         total, weight = np.zeros(23), np.zeros(23)
         for k in chosen:
             mask, fraction = m, 0.3 * (1 + math.cos(math.pi * t / 14))

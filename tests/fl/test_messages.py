@@ -86,7 +86,8 @@ def test_a_run_says_what_its_messages_cost(runs):
     after = federation.baseline(path, Options(workers=1), "fp32")
     exact = json.loads((runs["fp32"] / "summary.json").read_text())  # the same run
     assert after["exact"] == {
-        key: exact[key] for key in ("values", "accuracy_best", "accuracy_last", "bytes_total")
+        key: exact[key]
+        for key in ("values", "accuracy_best", "accuracy_last5", "accuracy_last", "bytes_total")
     }
     assert json.loads((path / "summary.json").read_text()) == after
     cost = 100 * (exact["accuracy_best"] - after["accuracy_best"])
