@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 import sparse_engine as se
+from fl import topology
 from fl.algorithms.base import Env
 from fl.client import Report
 from fl.devices import DeviceModel
@@ -85,8 +86,9 @@ class Serial:
 
 
 def env(cfg, initial, goals, samples, num_rounds=100, seed=0, **options):
-    executor = Serial(Worker(goals, samples))
-    return Env(cfg, len(goals), num_rounds, seed, initial, None, executor, DeviceModel(), **options)
+    """In a graph in which all are neighbours: by default the server asks everybody."""
+    executor, graph = Serial(Worker(goals, samples)), topology.make("full", max(len(goals), 2))
+    return Env(cfg, len(goals), num_rounds, seed, initial, graph, executor, DeviceModel(), **options)
 
 
 def random_env(cfg, num_rounds, num_clients=7, seed=1):

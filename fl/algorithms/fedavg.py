@@ -37,7 +37,7 @@ from fl.metrics import mean
 
 class Config(Section):
     clients_per_round: Count | None = None
-    """how many clients the server samples in a round; default: 10, or all where there are fewer"""
+    """clients sampled per round; default: topology.degree (random, regular), else 10, or all if fewer"""
     max_norm: Positive | None = 10.0
     """clip the norm of the gradient"""
 
@@ -97,9 +97,16 @@ def first(model: se.State, env: Env) -> Server:
 
 def inputs(state: Server, t: int, env: Env) -> dict[int, Inputs]:
     """What the clients of S_t start from, by number."""
-    size = env.config.clients_per_round or min(10, env.num_clients)
+    size = env.config.clients_per_round or _as_many_as_neighbours(env)
     clients = env.rng("clients", t).choice(env.num_clients, size, replace=False)
     return {k: Inputs(state.sent.model, state.uploads[k]) for k in sorted(clients.tolist())}
+
+
+def _as_many_as_neighbours(env: Env) -> int:
+    """So that a server takes as many models per round as a client of the other algorithms does: in the paper
+    both are 10. A topology without a degree of its own says nothing."""
+    graph = env.topology
+    return graph.degree if graph.kind in ("random", "regular") else min(10, env.num_clients)
 
 
 def weighted_mean(done: Mapping[int, Update]) -> se.State:

@@ -105,7 +105,7 @@ def test_the_command_line(tmp_path):
     done = CliRunner().invoke(app, ["run", "demo", *options, "--out", str(out), "--workers", "1"])
     assert done.exit_code == 0, done.output
     assert "demo: feddst on digits" in done.output and (out / "report.html").stat().st_size > 1000
-    assert [line["sampled"] for line in read_jsonl(out / METRICS)] == [10, 10]
+    assert [line["sampled"] for line in read_jsonl(out / METRICS)] == [3, 3]  # as many as neighbours
 
 
 @pytest.mark.parametrize("algorithm", [fedavg, ditto, feddst])

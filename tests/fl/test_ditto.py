@@ -7,7 +7,7 @@ import pytest
 import torch
 from central import env, model, random_env, vector
 
-from fl import federation
+from fl import federation, topology
 from fl.algorithms import ditto, fedavg
 from fl.algorithms.base import Env
 from fl.algorithms.ditto import Config
@@ -85,7 +85,7 @@ def setting(tiny):
 
 
 def real(setting, executor, cfg):
-    return Env(cfg, 4, 3, 0, setting.initial, None, executor, DeviceModel())
+    return Env(cfg, 4, 3, 0, setting.initial, topology.make("full", 4), executor, DeviceModel())
 
 
 def same(a, b):

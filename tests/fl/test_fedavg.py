@@ -16,6 +16,7 @@ from fl.client import Worker
 from fl.config import ConfigError, Messages
 from fl.devices import DeviceModel
 from fl.executor import Local
+from fl.rundir import METRICS, read_jsonl
 
 INITIAL = model([1, 2, 3, 4, 10])
 GOALS = [[3, 2, 3, 4, 10], [1, 6, 3, 4, 10], [1, 2, 11, 4, 2]]
@@ -85,7 +86,7 @@ def test_one_client_is_sgd(tiny):
     setting = federation.prepare(tiny("training.epochs=2"))
     model, worker = setting.initial, Worker(setting)
     with Local(setting, 1) as executor:
-        world = Env(Config(), 1, 3, 0, setting.initial, None, executor, DeviceModel())
+        world = Env(Config(clients_per_round=1), 1, 3, 0, setting.initial, None, executor, DeviceModel())
         state = fedavg.init(world)
         for t in range(3):
             result = fedavg.run_round(state, t, world)
@@ -144,6 +145,18 @@ def test_how_many_are_sampled(clients, given, wanted):
     assert all(len(chosen) == wanted and chosen == sorted(set(chosen)) for chosen in sets)
     assert sets == [[*fedavg.inputs(fedavg.init(world), t, world)] for t in range(5)]
     assert wanted == clients or len({*map(tuple, sets)}) > 1
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "feddst", "ditto"])
+def test_servers_take_as_many_models_as_clients_have_neighbours(tiny, tmp_path, algorithm):
+    """Unless told otherwise: 10 and 10 in the paper, 2 and 2 here, 4 and 4 in cifar10-compare."""
+    cfg = tiny(f"algorithm={algorithm}", "num_rounds=1")
+    federation.start(cfg, tmp_path / "run", federation.Options(workers=1))
+    assert [line["sampled"] for line in read_jsonl(tmp_path / "run" / METRICS)] == [2]
+    preset = config.load("cifar10-compare")
+    assert preset.topology.degree == 4 and "servers sample 4 clients" in preset.description
+    world = replace(random_env(Config(), 1, 20), topology=federation._topology(preset))
+    assert len(fedavg.inputs(fedavg.init(world), 0, world)) == 4
 
 
 def test_more_than_there_are_is_refused(tiny):
