@@ -5,19 +5,19 @@
     comparison.json, comparison.md, report.html     written by fl/compare_report.py
 
 Finished runs are not run again, one that was interrupted goes on. One that cannot go on (diverged, refused by
-its algorithm, any error in it) leaves the others alone. A full disk or missing data ends everything.
+its algorithm, damaged, any error in it) leaves the others alone. A full disk or missing data ends everything.
 """
 
 import json
 import traceback
 from pathlib import Path
 
-from fl import federation
+from fl import compare_check, federation
 from fl.compare_plan import Plan, Run, from_json
 from fl.compare_progress import Display
 from fl.errors import ConfigError, Expected, Interrupted, RunDirError
 from fl.federation import Options
-from fl.rundir import CONFIG, PLAN, SUMMARY, RunDir, write_atomic
+from fl.rundir import PLAN, SUMMARY, RunDir, write_atomic
 
 FAILED = "failed.txt"
 
@@ -59,7 +59,7 @@ def is_comparison(path: Path) -> bool:
 def why_failed(folder: Path) -> str | None:
     """Why the run in `folder` ended, in a sentence; None: it did not fail."""
     file = folder / FAILED
-    return file.read_text(encoding="utf-8").partition("\n")[0] if file.exists() else None
+    return file.read_text(encoding="utf-8", errors="replace").partition("\n")[0] if file.is_file() else None
 
 
 def _finish(plan: Plan, path: Path, workers: int | None, display: Display) -> None:
@@ -74,14 +74,21 @@ def _finish(plan: Plan, path: Path, workers: int | None, display: Display) -> No
 
 def _one(plan: Plan, run: Run, folder: Path, options: Options, display: Display) -> None:
     (folder / FAILED).unlink(missing_ok=True)
+    begun, damage = compare_check.examined(plan, run, folder)
+    if damage is not None:
+        display.run_failed(run, f"damaged: {damage}")
+        return
     try:
         cfg = plan.config(run)
-        begun = (folder / CONFIG).exists()
-        summary = federation.resume(folder, options) if begun else federation.start(cfg, folder, options)
+        summary = (
+            federation.start(cfg, folder, options) if begun is None else federation.resume(folder, options)
+        )
         display.run_finished(run, summary)
-    except (Interrupted, RunDirError, OSError):
+    except (Interrupted, OSError):
         raise
     except Exception as wrong:
+        if isinstance(wrong, RunDirError) and isinstance(wrong.__cause__, OSError):
+            raise  # the disk, or another process: the other runs would meet it too
         _failed(folder, wrong)
         display.run_failed(run, why_failed(folder) or "")
 

@@ -67,10 +67,13 @@ def run(console: Console, given: Arguments) -> int:
     return guarded(console, work, again)
 
 
-def write_report(console: Console, path: Path) -> None:
-    """Of the comparison in `path`."""
-    compare_report.write(path)
+def write_report(console: Console, path: Path) -> int:
+    """Of the comparison in `path`; returns the exit code, 1 where runs are damaged, which are named."""
+    comparison = compare_report.write(path)
+    for note in compare_table.notes(comparison.to_json(), "damaged"):
+        console.print(note, style="red", markup=False, highlight=False, soft_wrap=True)
     console.print(f"the report is {path / REPORT}", markup=False, highlight=False, soft_wrap=True)
+    return 1 if comparison.damaged else 0
 
 
 def _planned(given: Arguments) -> Plan:

@@ -9,12 +9,12 @@ round at or above it, and has paid for all rounds up to that one, itself include
 
 comparison.json, of the directory described in fl/compare.py
     name, description, num_clients, num_rounds
-    complete        all runs are finished
+    complete        all runs are finished, and none is damaged
     target          null, or {accuracy, meaning}
     runs            one object a run:
         name, algorithm, seed, folder
-        state       finished, unfinished or failed
-        message     why it failed, how far it is, or empty
+        state       finished, unfinished, failed, or damaged (fl/compare_check.py)
+        message     why it failed, what is damaged, how far it is, or empty
         figures     null unless finished, else
             accuracy_best, round_best, accuracy_last5, accuracy_last        as in summary.json (fl/rundir.py)
             accuracy_global_best, accuracy_global_last5, accuracy_global_last
@@ -39,10 +39,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from fl import compare, metrics, recorded
+from fl import compare, compare_check, metrics
 from fl.compare_plan import Plan, Run
 from fl.recorded import Record, Recorded
-from fl.rundir import CONFIG
 
 SHARE = 0.95  # of the worst final accuracy among those that learn
 LEARNS = 0.5  # of the best final accuracy
@@ -71,8 +70,9 @@ class Result:
 
     run: Run
     algorithm: str
-    recorded: Recorded | None  # None: it was not started
+    recorded: Recorded | None  # None: it was not started, or it is damaged
     failure: str | None
+    damage: str | None = None
 
     @property
     def finished(self) -> bool:
@@ -84,12 +84,19 @@ class Result:
 
     @property
     def state(self) -> str:
+        if self.damage is not None:
+            return "damaged"
         return "finished" if self.finished else "failed" if self.failure is not None else "unfinished"
 
     @property
     def message(self) -> str:
         if self.finished:
             return ""
+        if self.damage is not None:
+            again = (
+                f"put its files back, or remove {self.run.folder} and resume the comparison to run it again"
+            )
+            return f"{self.damage}; {again}"
         so_far = f"{len(self.rounds)} rounds so far" if self.rounds else "not started"
         return self.failure if self.failure is not None else so_far
 
@@ -123,6 +130,10 @@ class Comparison:
 
     def to_target(self, rounds: Sequence[Record]) -> Record | None:
         return cost_of(rounds, self.target.accuracy) if self.target is not None else None
+
+    @property
+    def damaged(self) -> bool:
+        return any(result.damage is not None for result in self.results)
 
     @property
     def complete(self) -> bool:
@@ -215,9 +226,8 @@ def spread(values: Iterable[float | None]) -> Spread | None:
 
 
 def _result(plan: Plan, run: Run, folder: Path) -> Result:
-    begun = (folder / CONFIG).is_file()
-    told = recorded.read(folder, clients=False) if begun else None
-    return Result(run, plan.entries[run.name].algorithm, told, compare.why_failed(folder))
+    told, damage = compare_check.examined(plan, run, folder)
+    return Result(run, plan.entries[run.name].algorithm, told, compare.why_failed(folder), damage)
 
 
 def _spreads(rows: Sequence[Record]) -> dict[str, dict[str, Any] | None] | None:

@@ -91,12 +91,13 @@ def target(told: Record) -> str:
     return f"Target accuracy: {100 * given['accuracy']:.2f} % ({given['meaning']})" if given else "No target."
 
 
-def notes(told: Record) -> Cells:
-    """What is not finished, by name."""
+def notes(told: Record, *states: str) -> Cells:
+    """What is not finished, by name; or what is in one of `states`."""
+    wanted = states or {run["state"] for run in told["runs"]} - {"finished"}
     return [
         f"{run['name']}, seed {run['seed']}: {run['state']}: {run['message']}"
         for run in told["runs"]
-        if run["state"] != "finished"
+        if run["state"] in wanted
     ]
 
 

@@ -14,6 +14,7 @@ from fl.config import Config
 from fl.rundir import CLIENTS, CONFIG, METRICS, PARTITION, SUMMARY, RunDirError, each_jsonl
 
 Record = dict[str, Any]
+_WRONG = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)  # of bad files
 
 
 class Client(NamedTuple):
@@ -55,7 +56,7 @@ def read(path: Path | str, clients: bool = True) -> Recorded:
         raise RunDirError(f"expected the directory of a run, got {path}, which has no {CONFIG}")
     cfg = config.load(path / CONFIG)
     try:
-        rounds = [*each_jsonl(path / METRICS)] if (path / METRICS).exists() else []
+        rounds = [_record(line) for line in each_jsonl(path / METRICS)] if (path / METRICS).exists() else []
         _same_meaning(path, rounds)
         told = clients and (path / CLIENTS).exists()
         quartiles, last = _clients(each_jsonl(path / CLIENTS)) if told else ({}, [])
@@ -63,9 +64,9 @@ def read(path: Path | str, clients: bool = True) -> Recorded:
         finished = summary is not None
         if not finished and rounds:
             summary = metrics.summarise(cfg, rounds, 0, {})
-    except (OSError, ValueError, KeyError) as wrong:
+        text = (path / CONFIG).read_text()
+    except (OSError, *_WRONG) as wrong:
         raise RunDirError(f"expected the files of a run in {path}, got {wrong!r}") from wrong
-    text = (path / CONFIG).read_text()
     return Recorded(cfg, text, rounds, quartiles, last, partition, summary, finished)
 
 
@@ -79,7 +80,13 @@ def _same_meaning(path: Path, rounds: list[Record]) -> None:
 
 
 def _json(path: Path) -> Record | None:
-    return json.loads(path.read_text()) if path.exists() else None
+    return _record(json.loads(path.read_text())) if path.exists() else None
+
+
+def _record(value: Any) -> Record:
+    if not isinstance(value, dict):
+        raise ValueError(f"expected an object of JSON, got {str(value)[:60]}")
+    return value
 
 
 def _clients(lines: Iterable[Record]) -> tuple[dict[int, list[float]], list[Client]]:

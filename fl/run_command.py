@@ -82,9 +82,8 @@ def show_report(console: Console, path: Path) -> int:
 
     def work() -> int:
         if compare.is_comparison(path):
-            compare_command.write_report(console, path)
-        else:
-            _report(console, path)
+            return compare_command.write_report(console, path)
+        _report(console, path)
         return 0
 
     return guarded(console, work)
