@@ -1,4 +1,4 @@
-"""A client-round of the authors' code against ours, by hand: `python -m bench.authors PATH [--json FILE]`.
+"""A client-round of the authors' code against ours, by hand: `sparsefl bench authors PATH [--json FILE]`.
 
 PATH is a checkout of github.com/EricLoong/da-dpfl, which is no part of this project and is not installed. A
 client-round is aggregation over 10 neighbours, local training (ResNet18, one epoch), drift, PQI pruning in a
@@ -12,12 +12,10 @@ through PIL one by one, which is in their favour. They count FLOP by running the
 their `train`, as are the copies of whole models.
 """
 
-import argparse
 import copy
 import importlib.util
 import logging
 import sys
-from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,7 +23,7 @@ from functools import partial
 from math import isfinite
 from pathlib import Path
 from statistics import median
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -38,6 +36,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import sparse_engine as se
 from bench import report
 from bench.meta import meta
+from bench.running import seconds, shown
 from bench.stopwatch import Parts, Stopwatch
 from bench.timing import take_turns
 from fl.algorithms import da_dpfl
@@ -46,6 +45,7 @@ from fl.config import Messages, Training
 from fl.cost import Cost
 from fl.data import Dataset, Partition, evaluation_batches, load
 from fl.data.partition import Samples
+from fl.errors import ConfigError
 
 Dense = dict[str, Tensor]
 Row = dict[str, Any]
@@ -86,7 +86,7 @@ class Code:
     def at(cls, path: Path) -> "Code":
         base = "fedml_api.standalone.dadpfl"
         if not (path / base.replace(".", "/") / "dadpfl_api_sch.py").exists():
-            raise ValueError(f"expected a checkout of EricLoong/da-dpfl, got {path}")
+            raise ConfigError(f"expected a checkout of EricLoong/da-dpfl, got {path}")
         modules = f"{base}.dadpfl_api_sch", f"{base}.client", f"{base}.dadpfl_model_trainer"
         sys.path.insert(0, str(path))
         with _absent_modules():
@@ -315,9 +315,9 @@ def as_table(rows: Sequence[Row]) -> dict[str, Any]:
     return {"head": ["client-round, ms", *names, "authors / sparsefl"], "rows": lines, "note": note}
 
 
-def _their_arguments(batch: int) -> Namespace:
+def _their_arguments(batch: int) -> SimpleNamespace:
     """Those of their script for CIFAR-10, but for the size of the case."""
-    return Namespace(
+    return SimpleNamespace(
         client_num_in_total=NEIGHBOURS + 1, client_num_per_round=NEIGHBOURS, max_wait=NEIGHBOURS,
         comm_round=ROUNDS, epochs=1, batch_size=batch, lr=LR, lr_decay=0.998, momentum=0.0, wd=5e-4,
         client_optimizer="sgd", dataset="cifar10", device=torch.device("cpu"), p=0.5, q=1, eta=0,
@@ -368,21 +368,21 @@ def _loss(start: Start, model: Dense) -> float:
         return F.cross_entropy(net(x), y).item()
 
 
-def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.authors", description=__doc__.splitlines()[0])
-    parser.add_argument("path", type=Path, help="a checkout of github.com/EricLoong/da-dpfl")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here")
-    parser.add_argument("--density", type=float, nargs="+", default=list(GOALS))
-    parser.add_argument("--repeats", type=int, default=7)
-    args = parser.parse_args(argv)
+def told(row: Row) -> str:
+    """A row in a line, for progress."""
+    return f"density {row['density']:g}, {row['round']} round: {row['name']} {seconds(row['median_ms'])}"
+
+
+def command(path: Path, densities: Sequence[float], repeats: int, file: Path | None) -> int:
+    """Measure, save what is measured on the way, show the tables."""
     rows, result = [], {}
-    for row in run(args.path, args.density, args.repeats):
+    for row in shown(run(path, densities, repeats), told):
         rows.append(row)
         if row["name"] == CONTESTANTS[-1]:  # what is measured is kept
-            result = {"meta": meta(1, repeats=args.repeats), "rows": rows, "summary": summarise(rows)}
+            result = {"meta": meta(1, repeats=repeats), "rows": rows, "summary": summarise(rows)}
             result["table"] = as_table(rows)
-            if args.json:
-                report.save(result, args.json)
+            if file:
+                report.save(result, file)
     console = report.console()
     columns = {
         "density": "",
@@ -395,7 +395,3 @@ def main(argv: Sequence[str]) -> int:
     report.show_rows(rows, columns, "one client-round", console)
     console.print(report.markdown(result), markup=False, soft_wrap=True)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

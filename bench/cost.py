@@ -87,15 +87,15 @@ METHODS = {
 }
 
 
-def run(tasks: tuple[str, ...] = tuple(TASKS)) -> Iterator[Row]:
-    """A row a method and data set."""
+def run(tasks: tuple[str, ...] = tuple(TASKS), real: bool = True) -> Iterator[Row]:
+    """A row per method and data set. `real`: write messages too, to count their bytes (seconds)."""
     for data in tasks:
         network = Network(TASKS[data])
         for name, method in METHODS.items():
             i = [*TASKS].index(data)
             sparsity = method.sparsity[i] if method.sparsity else 0.0
             yield {"method": name, "data": data, "model": TASKS[data].model, "sparsity": sparsity} | (
-                _volume(network, method, sparsity, method.printed[i].mb)
+                _volume(network, method, sparsity, method.printed[i].mb, real)
                 | _operations(network, method, sparsity, method.printed[i].tflop)
             )
 
@@ -136,16 +136,16 @@ class Network:
         return len(se.wire.encode(state, values="q16" if sends == "16 bits" else "fp32"))
 
 
-def _volume(network: Network, method: Method, sparsity: float, printed: str) -> Row:
+def _volume(network: Network, method: Method, sparsity: float, printed: str, real: bool) -> Row:
     dense = MESSAGES * 4 * network.entries / MB
     if method.sends == "sparse" and sparsity != ERK:
         sparsity = _within(1 - float(printed) / dense, sparsity)
     mb = dense * (1 - sparsity if sparsity else SHARE[method.sends])
     off = mb / float(printed) - 1
-    real = MESSAGES * network.message(method.sends, sparsity) / MB
+    written = MESSAGES * network.message(method.sends, sparsity) / MB if real else None
     why = WHY.get(printed, "" if abs(off) < 0.002 else "not explained")
     return {"sparsity_used": sparsity, "mb": mb, "mb_printed": float(printed), "mb_off": off, "mb_why": why,
-            "mb_real": real}  # fmt: skip
+            "mb_real": written}  # fmt: skip
 
 
 def _within(exact: float, rounded: float) -> float:
@@ -180,6 +180,11 @@ def _without(network: Network, training: float, sparsity: float, printed: str) -
     }
     found = ", ".join(f"{count:.2f} if masks were {name}" for name, count in counts.items())
     return f"{training:.2f} without growth, {found}"
+
+
+def told(row: Row) -> str:
+    """A row in a line, for progress."""
+    return f"{row['data']}, {row['method']}: {row['mb']:.1f} MB, {row['tflop']:.2f} TFLOP per round"
 
 
 def summarise(rows: list[Row]) -> dict[str, dict[str, Row]]:

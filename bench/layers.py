@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bench import sparseprop
+from bench.running import seconds
 from bench.timing import take_turns
 from kernels import bitmap, use_backend, use_threads
 from kernels import sparse_conv as sc
@@ -25,6 +26,7 @@ from sparse_engine import plan
 
 SPARSITIES = (0.5, 0.65, 0.8, 0.9, 0.95)
 BATCHES = (32, 128)
+QUICK = (0.5, 0.8, 0.95)  # sparsities of a look
 
 
 @dataclass(frozen=True)
@@ -175,6 +177,12 @@ def _check(conv: sc.Conv, values: Tensor, x: Tensor, dy: Tensor, shape: Shape) -
         error = ((ours - theirs).norm() / theirs.norm()).item()
         if not error < 1e-4:
             raise AssertionError(f"{shape.name}: {name} is off by {error:.2g}: a wrong result gets no time")
+
+
+def told(row: dict[str, Any]) -> str:
+    """A row in a line, for progress."""
+    case = f"{row['shape']}, batch {row['batch']}, sparsity {row['sparsity']:g}"
+    return f"{case}: {row['name']} {seconds(row['median_ms'])}"
 
 
 def summarise(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:

@@ -17,12 +17,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import sparse_engine as se
+from bench.running import seconds
 from bench.timing import take_turns
 from kernels import use_threads
 
 MODELS = {"resnet18": (10, (3, 32, 32)), "vgg11": (100, (3, 32, 32)), "alexnet": (7, (3, 64, 64))}
 DENSITIES = (0.5, 0.35, 0.2, 0.1)
 BATCHES = (32, 128)
+QUICK = (("vgg11",), (32,), (0.5, 0.2))  # networks, batches and densities of a look: seconds
 
 
 def run(
@@ -112,6 +114,12 @@ def _check(sparse: nn.Module, images: Tensor) -> None:
     error = ((ours - theirs).norm() / theirs.norm()).item()
     if not error < 1e-4:
         raise AssertionError(f"outputs are off by {error:.2g}: a wrong result gets no time")
+
+
+def told(row: dict[str, Any]) -> str:
+    """A row in a line, for progress."""
+    case = f"{row['model']}, batch {row['batch']}, density {row['density']:g}"
+    return f"{case}: {row['name']} {seconds(row['median_ms'])}"
 
 
 def summarise(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:

@@ -15,6 +15,7 @@ import scipy.sparse
 import torch
 
 from bench import cases, rivals
+from bench.running import seconds
 from bench.timing import take_turns
 from kernels import bitmap, use_backend, use_threads
 from kernels.drift import drift
@@ -64,6 +65,11 @@ def run(
                     }
 
 
+def told(row: dict[str, Any]) -> str:
+    """A row in a line, for progress."""
+    return f"{row['op']}, density {row['density']:g}: {row['name']} {seconds(row['median_ms'])}"
+
+
 def summarise(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
     """{op: {density: {"vs_torch": ..., "bandwidth_share": ...}}}; select and csr name their rivals."""
     summary: dict[str, dict[str, dict[str, float]]] = {}
@@ -84,19 +90,7 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float
 def contests(density: float, only: str | None) -> Iterator[Contest]:
     shapes = cases.resnet18_shapes()
     own = cases.model(shapes, density, seed=0)
-    makers: dict[str, Callable[..., Contest]] = {
-        "masked_sgd_": _sgd,
-        "masked_sgd_ momentum": _momentum,
-        "masked_sgd_ through": _through,
-        "masked_average": _average,
-        "pqi": _pqi,
-        "select": _select,
-        "csr": _csr,
-        "pack": _pack,
-        "unpack": _unpack,
-        "drift": _drift,
-    }
-    for op, make in makers.items():
+    for op, make in OPERATIONS.items():
         if only is None or only == op:
             yield make(own, shapes, density)
 
@@ -246,3 +240,17 @@ def _same(ours: torch.Tensor, expected: torch.Tensor, name: str) -> None:
         raise AssertionError(
             f"{name}: a wrong result gets no time (off by {(ours - expected).abs().max():.3g})"
         )
+
+
+OPERATIONS: dict[str, Callable[..., Contest]] = {
+    "masked_sgd_": _sgd,
+    "masked_sgd_ momentum": _momentum,
+    "masked_sgd_ through": _through,
+    "masked_average": _average,
+    "pqi": _pqi,
+    "select": _select,
+    "csr": _csr,
+    "pack": _pack,
+    "unpack": _unpack,
+    "drift": _drift,
+}

@@ -8,7 +8,23 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from fl import compare_table
+from fl.errors import ConfigError
+
 Result = dict[str, Any]
+
+
+def load(path: Path) -> Result:
+    """The result in a file; anything else is a ConfigError."""
+    try:
+        result = json.loads(path.read_text())
+    except OSError as wrong:
+        raise ConfigError(f"expected a result file, got {path}: {wrong.strerror}") from wrong
+    except ValueError as wrong:
+        raise ConfigError(f"{path}: expected JSON, got {wrong}") from wrong
+    if not isinstance(result, dict) or not ("algorithms" in result or {"meta", "summary"} <= result.keys()):
+        raise ConfigError(f"{path}: expected the result of a benchmark or a comparison, got something else")
+    return result
 
 
 def save(result: Result, path: Path) -> None:
@@ -29,6 +45,13 @@ def show_rows(rows: list[Result], columns: dict[str, str], title: str, console: 
     for row in rows:
         table.add_row(*(_text(row.get(key), form) for key, form in columns.items()))
     console.print(table)
+
+
+def table(result: Result, by_shape: bool = False) -> str:
+    """Markdown of a result; `by_shape`: the rates of `bench layers`."""
+    if "algorithms" in result:
+        return compare_table.short(result)
+    return rates(result) if by_shape else markdown(result)
 
 
 def markdown(result: Result, title: str = "") -> str:
@@ -70,11 +93,11 @@ def joined(results: list[Result]) -> Result:
     metas = [result["meta"] for result in results]
     for key in same:
         if any(meta[key] != metas[0][key] for meta in metas):
-            raise ValueError(f"expected runs with one {key}, got {[meta[key] for meta in metas]}")
+            raise ConfigError(f"expected runs with one {key}, got {[meta[key] for meta in metas]}")
     summary: Result = {}
     for result in results:
         if repeated := summary.keys() & result["summary"].keys():
-            raise ValueError(f"expected every case once, got {sorted(repeated)} twice")
+            raise ConfigError(f"expected every case once, got {sorted(repeated)} twice")
         summary |= result["summary"]
     dates = sorted({meta["date"] for meta in metas})
     rows = [row for result in results for row in result["rows"]]
@@ -83,6 +106,8 @@ def joined(results: list[Result]) -> Result:
 
 def rates(result: Result) -> str:
     """GFLOP/s of the stored weights in each direction, and their share of a large matrix product's rate."""
+    if "matmul_gflops" not in result["meta"]:
+        raise ConfigError("--rates: expected a result of `sparsefl bench layers`, got another")
     peak = result["meta"]["matmul_gflops"]
     names = {"forward": "y", "input_gradient": "dx", "weight_gradient": "dw"}
     cells: dict[str, dict[str, list[str]]] = {}
@@ -112,7 +137,7 @@ def insert(text: str, path: Path, name: str) -> None:
     before, found, after = document.partition(begin)
     _, closed, rest = after.partition(end)
     if not found or not closed:
-        raise ValueError(f"expected the marks {begin} and {end} in {path}")
+        raise ConfigError(f"expected the marks {begin} and {end} in {path}")
     path.write_text(f"{before}{begin}\n{text}\n{end}{rest}")
 
 

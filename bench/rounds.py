@@ -12,7 +12,6 @@ two variances over seeds. Seeds have partitions of their own, so s is wide: the 
 dense of one seed) is given too.
 """
 
-import argparse
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -25,7 +24,9 @@ from typing import Any
 
 import torch
 
-from fl import algorithms, config, federation, topology
+from bench import report, running
+from bench.meta import meta
+from fl import algorithms, config, federation, picture, topology
 from fl.algorithms.base import Env
 from fl.client import Setting
 from fl.config import Config
@@ -36,28 +37,41 @@ from fl.metrics import mean
 Row = dict[str, Any]
 KERNELS = ("sparse", "dense")
 TIMES = ("train_s", "wall_s", "cpu_s")
-PRESET, ROUNDS, SEEDS = "cifar10-small", 7, 3  # about 25 minutes on two idle cores, by processor time
 QUICK = ("num_clients=4", "topology.degree=2", "num_rounds=3", "training.epochs=1")
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here, after every seed")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="the curves: .html, or .png by Chromium")
-    parser.add_argument("--preset", default=PRESET, help="or the file of a configuration")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="how many")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the run"
-    )
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--quick", action="store_true", help="digits, seconds: a look, not a measurement")
+def settings(preset: str, number: int, changes: Sequence[str]) -> Config:
+    """The run that is measured."""
+    return config.load(preset, [f"num_rounds={number}", *changes])
 
 
-def settings(args: argparse.Namespace) -> tuple[Config, range]:
-    """The run, and the seeds it is done with."""
-    if args.quick:
-        return config.load("demo", [*QUICK, *args.set]), range(min(args.seeds, 2))
-    return config.load(args.preset, [f"num_rounds={args.rounds}", *args.set]), range(args.seeds)
+def quick(changes: Sequence[str]) -> Config:
+    """A small run, for a look."""
+    return config.load("demo", [*QUICK, *changes])
+
+
+def command(
+    cfg: Config, seeds: Sequence[int], workers: int | None, path: Path | None, plot: Path | None
+) -> int:
+    """Run, save after every seed, show the table, draw the curves."""
+    from bench import rounds_plot  # which needs this module
+
+    workers = workers or len(os.sched_getaffinity(0))
+    result: report.Result = {}
+    for result in results(cfg, seeds, workers, shown=lambda rows: running.shown(rows, told)):
+        result["meta"] = meta(1, workers=workers, config=config.dumps(cfg))
+        if path:
+            report.save(result, path)
+    report.console().print(report.markdown(result), markup=False, highlight=False, soft_wrap=True)
+    if plot:
+        picture.draw(plot, rounds_plot.page(result))
+    return 0
+
+
+def told(row: Row) -> str:
+    """A row in a line, for progress."""
+    times = f"{row['train_s']:.2f} s of training, {row['wall_s']:.2f} s in all"
+    return f"seed {row['seed']}, round {row['round']}, {row['kernels']} kernels: {times}"
 
 
 def results(

@@ -16,7 +16,11 @@ from dataclasses import dataclass
 from math import exp, log, sqrt
 from typing import Any
 
+from fl.errors import ConfigError
+
 Row = dict[str, Any]
+NEIGHBOURS = (2, 5, 10, 20, 50)  # M of the table
+GAP = log(10)  # cross-entropy of ten classes before anything is learned
 
 
 @dataclass(frozen=True)
@@ -30,11 +34,11 @@ class Setting:
     sigma_l: float = 1.0
     sigma_g: float = 1.0
     sigma_p: float = 1.0
-    gap: float = log(10)  # cross-entropy of ten classes before anything is learned
+    gap: float = GAP
 
     def __post_init__(self) -> None:
         if self.M < 2 or min(self.T, self.E) < 1 or self.mu <= 0:
-            raise ValueError(f"expected M > 1, T and E from 1 on and mu above 0, got {self}")
+            raise ConfigError(f"expected M > 1, T and E from 1 on and mu above 0, got {self}")
 
 
 def eta_bound(s: Setting) -> float:

@@ -23,6 +23,7 @@ from torch.nn import functional as F
 import sparse_engine as se
 from bench.models import MODELS
 from bench.timing import take_turns
+from fl.simulate import quantity
 from kernels import mask_code, use_threads
 from kernels.pack import unpack
 from sparse_engine.value_codecs import CODECS
@@ -202,6 +203,13 @@ def bound(state: se.State, known: se.Bitmap | None = None, values: str = "fp32")
     others = 4 * (state.rest.numel() - exempt) + 8 * state.integers.numel()
     flips = mask_code.flips(state.bitmap, known)
     return weights + others + mask_code.entropy(flips, state.bitmap.segments, known) / 8
+
+
+def told(row: Row) -> str:
+    """A row in a line, for progress."""
+    case = f"{row['model']}, density {row['density']:g}, {row['stage']}"
+    size = quantity(row["bytes"], "B")
+    return f"{case}: {row['name']} {size}, written at {row['encode_gbps']:.2f} GB/s"
 
 
 def summarise(rows: list[Row]) -> dict[str, dict[str, dict[str, float]]]:

@@ -33,7 +33,7 @@ def _everywhere(
 def run(
     source: Annotated[
         str | None,
-        typer.Argument(metavar="[CONFIG_OR_PRESET]", help="a preset (`sparsefl list`) or a TOML file"),
+        typer.Argument(metavar="CONFIG_OR_PRESET", help="a preset (`sparsefl list`) or a TOML file"),
     ] = None,
     changes: Annotated[
         list[str] | None,
@@ -66,7 +66,7 @@ def run(
 def compare(
     source: Annotated[
         str | None,
-        typer.Argument(metavar="[CONFIG_OR_PRESET]", help="a preset (`sparsefl list`) or a TOML file"),
+        typer.Argument(metavar="CONFIG_OR_PRESET", help="a preset (`sparsefl list`) or a TOML file"),
     ] = None,
     algorithms: Annotated[
         str | None,
@@ -118,7 +118,7 @@ def report(
 @app.command("list")
 def list_all(
     part: Annotated[
-        str | None, typer.Argument(metavar="[PART]", help="only what has this in its name, such as data.")
+        str | None, typer.Argument(metavar="PART", help="only what has this in its name, such as data.")
     ] = None,
     keys: Annotated[bool, typer.Option("--keys", help="every key of a configuration")] = False,
 ) -> None:

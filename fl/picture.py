@@ -5,13 +5,15 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from fl.errors import ConfigError
+
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def check(path: Path) -> None:
     """Before an hour is spent on it."""
     if path.suffix not in (".html", ".png"):
-        raise ValueError(f"expected a name that ends in .html or .png, got {path}")
+        raise ConfigError(f"expected a name that ends in .html or .png, got {path}")
     if path.suffix == ".png":
         _browser()
 
@@ -35,5 +37,5 @@ def draw(path: Path, text: str, width: int = 1280, height: int = 1330) -> None:
 def _browser() -> str:
     found = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if found is None:
-        raise ValueError(f"expected one of {list(_BROWSERS)} to draw a .png with, got none: use .html")
+        raise ConfigError(f"expected one of {list(_BROWSERS)} to draw a .png with, got none: use .html")
     return found

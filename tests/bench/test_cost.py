@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bench import __main__ as command
-from bench import cost, report
+from bench import cost, report, theta
 
 ENTRIES = {"HAM10000": 23_259_975 + 3 * 4097, "CIFAR10": 11_173_962, "CIFAR100": 9_277_284}
 FORWARD = {"HAM10000": 376_020_999 + 3 * (2 * 4096 + 1), "CIFAR10": 1_110_845_450, "CIFAR100": 305_782_884}
@@ -107,9 +107,10 @@ def test_the_tables(result, tmp_path, capsys):
     assert report.markdown(saved) in text and text.endswith("<!-- end -->\nb\n")
     assert "| BEER | 177.0 (176.7, +0.1%) [b] | 179.7 | 2.29 (2.3) |" in text
     assert "[c] 1.60 without the batch for growth" in text and "E = 3" in text
-    assert text.count("|---") == 4 + 10
+    assert text.count("|---") == 4 + 5 + 10
+    assert [row["method"] for row in saved["theta"]][-3:] == [theta.UNPRUNED, "DA-DPFL, Dir", "DA-DPFL, Pat"]
 
 
 def test_a_wrong_setting_is_refused(capsys):
     assert command.main(["cost", "--neighbours", "1"]) == 2
-    assert "expected M > 1" in capsys.readouterr().err
+    assert "expected M > 1" in capsys.readouterr().out

@@ -1,0 +1,310 @@
+"""`sparsefl bench WHAT`: the options of every benchmark. What one needs is imported when it runs."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+from bench import options
+from bench.options import (
+    Batches,
+    Json,
+    Models,
+    Plot,
+    Quick,
+    Repeats,
+    Threads,
+    Values,
+    counts,
+    names,
+    shares,
+    sparsities,
+)
+from fl.commands import Command, application
+from fl.exits import guarded
+
+app = application("Measure against rivals, or count; every result is checked before it is timed.")
+
+
+def main(argv: Sequence[str]) -> int:
+    """The exit code of `sparsefl bench` with these arguments."""
+    try:
+        app([*argv], prog_name="sparsefl bench")
+    except SystemExit as done:
+        return int(done.code or 0)
+    return 0
+
+
+def _run(work: Callable[[], int]) -> None:
+    """Does the work; what goes wrong becomes a sentence and an exit code."""
+    from bench import report
+
+    raise typer.Exit(guarded(report.console(), work))
+
+
+@app.command(cls=Command)
+def ops(
+    op: Annotated[
+        str | None, Option(metavar="NAME", help="one operation only, such as masked_average")
+    ] = None,
+    density: Annotated[Values, options.density("0.5,0.2,0.1")] = None,
+    threads: Threads = 1,
+    repeats: Repeats = None,
+    aot: Annotated[
+        bool, Option("--aot", help="registers, spills and shared memory of the Triton kernels instead")
+    ] = False,
+    quick: Quick = False,
+    json: Json = None,
+) -> None:
+    """The bandwidth-bound kernels against PyTorch and scipy: `sparsefl bench ops --density 0.5,0.2`."""
+    from bench import cases, running
+    from bench import ops as work
+
+    def run() -> int:
+        if aot:
+            return running.aot(json)
+        densities = shares("--density", density, cases.DENSITIES[:1] if quick else cases.DENSITIES)
+        only = names("--op", op and [op], (), work.OPERATIONS)
+        times = repeats or (2 if quick else 7)
+        rows = work.run(densities, threads=threads, repeats=times, only=only[0] if only else None)
+        columns = {"op": "", "density": "", "name": "", "median_ms": ".3f", "spread": ".2f",
+                   "times_ours": ".2f", "times_ours_cold": ".2f", "bandwidth_share": ".2f"}  # fmt: skip
+        found = list(running.shown(rows, work.told))
+        return running.finish(found, columns, work.summarise, json, threads=threads, repeats=times)
+
+    _run(run)
+
+
+@app.command(cls=Command)
+def layers(
+    family: Annotated[
+        str | None, Option(metavar="NAME", help="one kind of layer only, such as conv3x3 or linear")
+    ] = None,
+    batch: Batches = None,
+    sparsity: Annotated[
+        Values,
+        Option(metavar="S,...", help="shares of the weights not stored; default: 0.5,0.65,0.8,0.9,0.95"),
+    ] = None,
+    kernels: Annotated[bool, Option("--kernels", help="every kernel too, to see what auto chose")] = False,
+    threads: Threads = 1,
+    repeats: Repeats = None,
+    quick: Quick = False,
+    json: Json = None,
+) -> None:
+    """Convolutions and linear layers, forward and both gradients, against dense PyTorch."""
+    from bench import layers as work
+    from bench import running
+
+    def run() -> int:
+        default = (work.BATCHES[:1], work.QUICK) if quick else (work.BATCHES, work.SPARSITIES)
+        batches, some = counts("--batch", batch, default[0]), sparsities("--sparsity", sparsity, default[1])
+        families = names("--family", family and [family], (), dict.fromkeys(s.family for s in work.SHAPES))
+        times = repeats or (2 if quick else 5)
+        only = families[0] if families else None
+        rows = work.run(batches, some, threads=threads, repeats=times, family=only, kernels=kernels)
+        columns = {"shape": "", "batch": "", "sparsity": "", "name": "", "kernel": "", "median_ms": ".2f",
+                   "gflops": ".0f", "times_ours": ".2f"}  # fmt: skip
+        how = {"threads": threads, "repeats": times, "matmul_gflops": work.matmul_gflops(threads)}
+        return running.finish(list(running.shown(rows, work.told)), columns, work.summarise, json, **how)
+
+    _run(run)
+
+
+@app.command(cls=Command)
+def models(
+    model: Models = None,
+    batch: Batches = None,
+    density: Annotated[Values, options.density("0.5,0.35,0.2,0.1")] = None,
+    threads: Threads = 1,
+    repeats: Repeats = None,
+    quick: Quick = False,
+    json: Json = None,
+) -> None:
+    """Whole training steps against dense PyTorch: `sparsefl bench models --model vgg11 --batch 32,128`."""
+    from bench import models as work
+    from bench import running
+
+    def run() -> int:
+        default = work.QUICK if quick else (tuple(work.MODELS), work.BATCHES, work.DENSITIES)
+        chosen = names("--model", model, default[0], work.MODELS)
+        batches, densities = counts("--batch", batch, default[1]), shares("--density", density, default[2])
+        times = repeats or (1 if quick else 3)
+        rows = work.run(chosen, batches, densities, threads=threads, repeats=times, memory=not quick)
+        columns = {"model": "", "batch": "", "density": "", "name": "", "median_ms": ".1f",
+                   "times_ours": ".2f"}  # fmt: skip
+        found = list(running.shown(rows, work.told))
+        return running.finish(found, columns, work.summarise, json, threads=threads, repeats=times)
+
+    _run(run)
+
+
+@app.command(cls=Command)
+def rounds(
+    preset: Annotated[
+        str, Option(metavar="CONFIG_OR_PRESET", help="what is run: a preset or a TOML file")
+    ] = "cifar10-small",
+    seeds: Annotated[int, Option(min=1, help="how many runs of each kind, with seeds from 0 on")] = 3,
+    number: Annotated[int, Option("--rounds", min=1, help="rounds of a run")] = 7,
+    changes: Annotated[
+        list[str] | None, Option("--set", metavar="KEY=VALUE", help="change a key of it; may be repeated")
+    ] = None,
+    workers: Annotated[int | None, Option(min=1, help="clients at a time; default: one per core")] = None,
+    plot: Plot = None,
+    quick: Annotated[
+        bool, Option("--quick", help="digits, few rounds, two seeds: a look, not a measurement")
+    ] = False,
+    json: Annotated[
+        Path | None, Option(metavar="FILE", help="write the result here, after every seed")
+    ] = None,
+) -> None:
+    """Whole runs on sparse kernels and on dense ones with masks, in turns (about 25 minutes)."""
+    from bench import rounds as work
+    from fl import picture
+
+    def run() -> int:
+        if plot:
+            picture.check(plot)
+        if quick:
+            cfg, some = work.quick(changes or ()), min(seeds, 2)
+        else:
+            cfg, some = work.settings(preset, number, changes or ()), seeds
+        return work.command(cfg, range(some), workers, json, plot)
+
+    _run(run)
+
+
+@app.command(cls=Command)
+def cost(
+    theta: Annotated[
+        bool,
+        Option(
+            "--theta",
+            help="the paper's total cost (1 - theta) time + theta energy instead: theta 0 weighs time alone, "
+            "1 energy alone",
+        ),
+    ] = False,
+    plot: Annotated[
+        Path | None, Option(metavar="FILE", help="draw the cost against theta: .png or .html")
+    ] = None,
+    neighbours: Annotated[
+        Values, Option(metavar="M,...", help="Theorem 1: neighbours per client (M); default: 2,5,10,20,50")
+    ] = None,
+    number: Annotated[int, Option("--rounds", help="Theorem 1: rounds (T)")] = 500,
+    steps: Annotated[int, Option(help="Theorem 1: local steps per round (E)")] = 5,
+    mu: Annotated[float, Option(help="Theorem 1: smoothness of the losses")] = 1.0,
+    sigma: Annotated[
+        tuple[float, float, float],
+        Option(
+            metavar="L G P", help="Theorem 1: deviations of gradients within clients, between them, by masks"
+        ),
+    ] = (1.0, 1.0, 1.0),
+    gap: Annotated[
+        float | None, Option(help="Theorem 1: loss of the first model above the least one; default: log 10")
+    ] = None,
+    eta: Annotated[float | None, Option(help="Theorem 1: step size; default: half of what is usable")] = None,
+    quick: Annotated[bool, Option("--quick", help="the last data set only: CIFAR100")] = False,
+    json: Json = None,
+) -> None:
+    """Bytes, FLOP, time and energy of every method, counted as in the paper; Theorem 1 in numbers."""
+    from bench import cost_command as work
+    from bench import theory
+    from bench.cost import TASKS
+    from fl import picture
+
+    def run() -> int:
+        if plot:
+            picture.check(plot)
+        tasks = tuple(TASKS)[-1:] if quick else tuple(TASKS)
+        if theta:
+            return work.total_cost(tasks, json, plot)
+        given = number, steps, mu, *sigma, theory.GAP if gap is None else gap
+        settings = [theory.Setting(m, *given) for m in counts("--neighbours", neighbours, theory.NEIGHBOURS)]
+        return work.costs(tasks, settings, eta, json, plot)
+
+    _run(run)
+
+
+@app.command(cls=Command)
+def wire(
+    model: Models = None,
+    density: Annotated[Values, options.density("0.5,0.35,0.2,0.1")] = None,
+    repeats: Repeats = None,
+    quick: Quick = False,
+    json: Json = None,
+) -> None:
+    """Messages: bytes against the bound and against rivals, and GB/s of writing and reading them."""
+    from bench import models, running
+    from bench import wire as work
+
+    def run() -> int:
+        known = tuple(models.MODELS)
+        chosen = names("--model", model, known[:1] if quick else known, known)
+        densities = shares("--density", density, models.DENSITIES[:1] if quick else models.DENSITIES)
+        times = repeats or (2 if quick else 7)
+        rows = work.run(chosen, densities, repeats=times, stages=not quick)
+        columns = {"model": "", "density": "", "stage": "", "name": "", "bytes": ",", "of_bound": ".4f"}
+        columns |= dict.fromkeys(("vs_dense", "vs_csr", "encode_gbps", "decode_gbps"), ".2f")
+        title = (
+            "messages: bytes, over their bound, and times shorter than dense and CSR; GB/s of dense weights"
+        )
+        found = list(running.shown(rows, work.told))
+        return running.finish(found, columns, work.summarise, json, repeats=times, title=title)
+
+    _run(run)
+
+
+@app.command(cls=Command)
+def authors(
+    path: Annotated[Path, Argument(metavar="PATH", help="a checkout of github.com/EricLoong/da-dpfl")],
+    density: Annotated[Values, options.density("0.5,0.2")] = None,
+    repeats: Repeats = None,
+    json: Json = None,
+) -> None:
+    """A client-round of the authors' code against ours, which must compute the same."""
+    from bench import authors as work
+
+    def run() -> int:
+        return work.command(path, shares("--density", density, tuple(work.GOALS)), repeats or 7, json)
+
+    _run(run)
+
+
+@app.command(cls=Command)
+def join(
+    into: Annotated[Path, Argument(metavar="INTO", help="the result file to write")],
+    files: Annotated[list[Path], Argument(metavar="FILE", help="result files of one benchmark, other cases")],
+) -> None:
+    """Result files of one benchmark on other cases as one: same commit, machine and threads."""
+    from bench import report
+
+    def run() -> int:
+        report.save(report.joined([report.load(file) for file in files]), into)
+        return 0
+
+    _run(run)
+
+
+@app.command(cls=Command)
+def table(
+    file: Annotated[
+        Path, Argument(metavar="FILE", help="a result file, or the comparison.json of `sparsefl compare`")
+    ],
+    rates: Annotated[bool, Option("--rates", help="of `bench layers`: GFLOP/s by shape")] = False,
+    into: Annotated[
+        Path | None, Option(metavar="DOCUMENT", help="put it there, between the marks for it")
+    ] = None,
+) -> None:
+    """A result file as a Markdown table."""
+    from bench import report
+
+    def run() -> int:
+        text = report.table(report.load(file), rates)
+        if into:
+            report.insert(text, into, "rates" if rates else file.stem)
+        else:
+            typer.echo(text)
+        return 0
+
+    _run(run)
