@@ -80,10 +80,10 @@ class Plan:
         ]
 
     def config(self, run: Run) -> Config:
-        """Of one run. ConfigError: it cannot run like this."""
+        """Of one run, as its config.toml has it. ConfigError: it cannot run like this."""
         entry = self.entries[run.name]
         own = [f"algorithm={entry.algorithm}", f"seed={run.seed}"]
-        return config.changed(self.base, [*entry.changes, *own])
+        return config.settled(config.changed(self.base, [*entry.changes, *own]))
 
     @property
     def seeds(self) -> tuple[int, ...]:

@@ -60,17 +60,22 @@ def head(comparison: Comparison, told: Record) -> str:
     """What was compared, the table, and what the target accuracy cost."""
     base = comparison.plan.base
     what = f"{base.data.name}, {base.model.name}, {base.num_clients} clients, {base.num_rounds} rounds"
-    notes = "".join(f"<li>{escape(note)}</li>" for note in compare_table.notes(told))
-    missing = f"<p><b>Not finished:</b></p><ul>{notes}</ul>\n" if notes else ""
+    missing = _list("Not finished:", compare_table.notes(told))
+    differing = _list("Settings:", compare_table.differences(told))
     shown, cost = compare_table.results(told), compare_table.to_target(told)
     costs = page.table(cost.rows, cost.head, "numbers") if told["target"] else ""
     names = ", ".join(comparison.plan.entries)
     about = "".join(f"<p>{escape(text)}</p>\n" for text in (names, what, base.description) if text)
     return f"""<h1>{escape(base.name)}: a comparison</h1>
-{about}{missing}{page.table(shown.rows, shown.head, "numbers")}
+{about}{missing}{page.table(shown.rows, shown.head, "numbers")}{differing}
 <p class="note">{escape(compare_table.MEANING)} {escape(report.modelled(base))}</p>
 <h2>{escape(compare_table.target(told))}</h2>
 <p class="note">{escape(_TARGET)}</p>{costs}"""
+
+
+def _list(head: str, notes: Sequence[str]) -> str:
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return f"<p><b>{escape(head)}</b></p><ul>{items}</ul>\n" if items else ""
 
 
 _TARGET = (

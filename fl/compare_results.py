@@ -11,6 +11,7 @@ comparison.json, of the directory described in fl/compare.py
     name, description, num_clients, num_rounds
     complete        all runs are finished, and none is damaged
     target          null, or {accuracy, meaning}
+    differences     settings in which entries differ: {key, values: {name: value}, equal_work, text}
     runs            one object a run:
         name, algorithm, seed, folder
         state       finished, unfinished, failed, or damaged (fl/compare_check.py)
@@ -40,6 +41,7 @@ from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from fl import compare, compare_check, metrics
+from fl.compare_differences import differences
 from fl.compare_plan import Plan, Run
 from fl.recorded import Record, Recorded
 
@@ -148,6 +150,7 @@ class Comparison:
             "num_rounds": base.num_rounds,
             "complete": self.complete,
             "target": target._asdict() if target is not None else None,
+            "differences": [one.to_json() for one in differences(self.plan)],
             "runs": [self._row(result) for result in self.results],
             "algorithms": {name: self._means(name) for name in self.plan.entries},
             "environment": self.environment,

@@ -3,7 +3,9 @@
 Measured and modelled figures have columns of their own, and names that say which they are.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from html import escape
 from typing import NamedTuple
 
 from rich.console import Console
@@ -101,23 +103,28 @@ def notes(told: Record, *states: str) -> Cells:
     ]
 
 
+def differences(told: Record) -> Cells:
+    """Settings in which the rows differ, a line each."""
+    return [one["text"] for one in told.get("differences", ())]  # results of older versions have none
+
+
 def short(told: Record) -> str:
     """The table of results for a document, what is missing in it, and where it comes from."""
-    parts = [_markdown(results(told)), "\n".join(f"- {note}" for note in notes(told)), _origin(told)]
+    parts = [_markdown(results(told)), _items(told), _text(_origin(told))]
     return "\n\n".join(part for part in parts if part)
 
 
 def markdown(told: Record) -> str:
     """comparison.md."""
     parts = [
-        f"# {told['name']}: {', '.join(told['algorithms'])}",
-        f"{told['num_clients']} clients, {told['num_rounds']} rounds. {told['description']}".strip(),
+        f"# {_text(told['name'])}: {_text(', '.join(told['algorithms']))}",
+        f"{told['num_clients']} clients, {told['num_rounds']} rounds. {_text(told['description'])}".strip(),
         _markdown(results(told)),
-        "\n".join(f"- {note}" for note in notes(told)),
+        _items(told),
         MEANING,
         target(told),
         _markdown(to_target(told)) if told["target"] else "",
-        _origin(told),
+        _text(_origin(told)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -125,6 +132,8 @@ def markdown(told: Record) -> str:
 def show(console: Console, told: Record) -> None:
     """For a terminal."""
     _print(console, results(told))
+    for note in differences(told):
+        console.print(note, style="yellow", markup=False, highlight=False, soft_wrap=True)
     for note in notes(told):
         console.print(note, style="red", markup=False, highlight=False, soft_wrap=True)
     console.print(target(told), markup=False, highlight=False, soft_wrap=True)
@@ -164,7 +173,19 @@ def _any(told: Record, part: str, key: str) -> bool:
 
 def _markdown(shown: Shown) -> str:
     lines = [shown.head, ["---", *["---:"] * (len(shown.head) - 1)], *shown.rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(map(_text, line))} |" for line in lines)
+
+
+def _items(told: Record) -> str:
+    return "\n".join(f"- {_text(note)}" for note in [*differences(told), *notes(told)])
+
+
+_SPECIAL = re.compile(r"[\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_])")  # of Markdown, inside a line
+
+
+def _text(given: str) -> str:
+    """`given` as Markdown shows it letter by letter and in one line: no HTML, no Markdown, no new cell."""
+    return _SPECIAL.sub(r"\\\g<0>", escape(" ".join(given.split()), quote=False))
 
 
 def _print(console: Console, shown: Shown) -> None:

@@ -53,6 +53,18 @@ class Section(BaseModel):
     def fits(self, run: "Config") -> None:
         """Raises ValueError("key: expected ..., got ...") where an algorithm cannot run like this."""
 
+    def settled(self, run: "Config") -> "Section":
+        """An algorithm's section with the keys that follow from others, as they are in this run."""
+        return self
+
+    def trainings(self, given: "Training") -> tuple["Training", ...]:
+        """The local trainings of a client in a round of an algorithm, one after the other.
+
+        Keys of the algorithm's section that `training` has too take the place of those.
+        """
+        own = {key: getattr(self, key) for key in Training.model_fields if key in type(self).model_fields}
+        return (given.model_copy(update=own),)
+
 
 class Data(Section):
     name: str = "digits"
@@ -228,6 +240,11 @@ def changed(config: Config, changes: Iterable[str]) -> Config:
     for change in changes:
         _set(tree, change)
     return parse(tree)
+
+
+def settled(config: Config) -> Config:
+    """`config` with the keys of its algorithm that follow from others: what config.toml of a run holds."""
+    return config.model_copy(update={config.algorithm: config.settings.settled(config)})
 
 
 def plain(section: Section) -> dict[str, Any]:

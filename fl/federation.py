@@ -60,6 +60,7 @@ _DEFAULT = Options()
 
 def start(cfg: Config, path: Path | str, options: Options = _DEFAULT) -> Summary:
     """A new run in `path`."""
+    cfg = config.settled(cfg)
     made = _Run(cfg, options)  # data may be missing: then nothing is written
     with RunDir.create(path) as run:
         run.write_json(PARTITION, _shares(made.setting))

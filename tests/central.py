@@ -4,6 +4,8 @@ Client k has f_k(x) = |x - goals[k]|^2 / 2 and trains by one exact step of size 
 numbers of a model (weights, then the bias) stands for it, with 0 where nothing is stored.
 """
 
+from types import SimpleNamespace
+
 import numpy as np
 import torch
 
@@ -11,6 +13,7 @@ import sparse_engine as se
 from fl import topology
 from fl.algorithms.base import Env
 from fl.client import Report
+from fl.config import Training
 from fl.devices import DeviceModel
 from sparse_engine.state import Entry
 
@@ -46,7 +49,7 @@ def stored(state):
 class Worker:
     def __init__(self, goals, samples):
         self.goals, self.samples, self.report = np.asarray(goals, float), samples, Report()
-        self.told = []
+        self.told, self.setting = [], SimpleNamespace(training=Training(epochs=5))
 
     def train(self, k, start, t, *, pull=None, part="", test=True, epochs=1, max_norm=None):
         self.told.append({"k": k, "t": t, "part": part, "test": test, "max_norm": max_norm})

@@ -52,6 +52,11 @@ class Config(Section):
     """clip the norm of the gradient"""
     compression: Compression = Compression()
 
+    def trainings(self, given: config.Training) -> tuple[config.Training, ...]:
+        (one,) = super().trainings(given)
+        once = {"epochs": 1} if self.gradient == "full" else {}  # as much work as an epoch
+        return (one.model_copy(update={"momentum": 0.0, **once}),)
+
     def fits(self, run: config.Config) -> None:
         if run.topology.redraw:
             raise ValueError(

@@ -10,8 +10,10 @@ Everybody trains at once on the models of the last round. A message holds the va
 Differs from the paper or the authors' code in:
 - masks grow where the gradient of cross-entropy on a fresh batch is largest, as published; the scripts of
   DA-DPFL's authors grow anywhere (`grow = "random"`)
-- RigL's share falls over all rounds from `alpha0` = 0.3, as DA-DPFL's, so that the two differ in nothing else
-  (the code's default: 0.5)
+- RigL's share falls over all rounds from `alpha0` = 0.3, as DA-DPFL's (the code's default: 0.5)
+
+Beside waiting, votes and pruning, the two differ in clipping by default, as in the code of DA-DPFL's authors:
+gradients are clipped at norm 10 here, and not at all there (`dispfl.max_norm`, `training.max_norm`).
 """
 
 from dataclasses import dataclass

@@ -12,7 +12,8 @@ the v_k of all clients. A client that was not sampled keeps its v_k, and with it
 `accuracy_global` is that of w^{t+1} on all clients, `accuracy_sampled` that of the v_k of S_t alone.
 
 Differs from the paper or the authors' code in:
-- 3 epochs for w and 2 for v (SPEC.md 6); the scripts of DA-DPFL's authors ran 2 and 3
+- of `training.epochs` 3/5 are for w and 2/5 for v: together the work of the other algorithms, and the 3 and 2
+  of docs/algorithms.md with 5 epochs. The scripts of DA-DPFL's authors ran 2 and 3
 - gradients are clipped before the pull is added, as in that code; the pull is of v before the step (there:
   after it)
 - the two trainings of a round draw their batches from streams of their own
@@ -23,21 +24,37 @@ from functools import partial
 from typing import NamedTuple
 
 import sparse_engine as se
+from fl import config
 from fl.algorithms import fedavg
 from fl.algorithms.base import Env, Round
 from fl.algorithms.fedavg import Server
 from fl.client import Pull, Worker
-from fl.config import Messages, NotNegative, Whole
+from fl.config import Messages, NotNegative, Training, Whole
 from fl.messages import send
 
 
 class Config(fedavg.Config):
-    global_epochs: Whole = 3
-    """E: epochs on the global model in a round (training.epochs is not used)"""
-    personal_epochs: Whole = 2
-    """E': epochs on the personal model"""
+    global_epochs: Whole | None = None
+    """E: epochs on the global model; default: what personal_epochs leaves of training.epochs, at least 1"""
+    personal_epochs: Whole | None = None
+    """E': epochs on the personal model; default: 2/5 of training.epochs, or what global_epochs leaves"""
     pull: NotNegative = 0.5
     """lambda: how strongly personal models are drawn towards the global one; 0 is local training"""
+
+    def epochs(self, work: int) -> tuple[int, int]:
+        """E and E': together `work` where neither is given, and at least 1 each unless there is no work."""
+        least, E, own = min(work, 1), self.global_epochs, self.personal_epochs
+        if own is None:
+            own = max(least, (4 * work + 5) // 10 if E is None else work - E)  # 2/5, rounded
+        return (max(least, work - own) if E is None else E), own
+
+    def settled(self, run: config.Config) -> "Config":
+        E, own = self.epochs(run.training.epochs)
+        return self.model_copy(update={"global_epochs": E, "personal_epochs": own})
+
+    def trainings(self, given: Training) -> tuple[Training, ...]:
+        (one,) = super().trainings(given)
+        return tuple(one.model_copy(update={"epochs": epochs}) for epochs in self.epochs(given.epochs))
 
 
 @dataclass(frozen=True)
@@ -79,14 +96,15 @@ def run_round(state: State, t: int, env: Env) -> Round:
 def local_update(worker: Worker, k: int, given: Inputs, *, t: int, cfg: Config, messages: Messages) -> Update:
     """Both trainings of one client. Loss and accuracy are reported of the personal one, FLOP of both."""
     w, upload = given.served
-    trained = worker.train(k, w, t, test=False, epochs=cfg.global_epochs, max_norm=cfg.max_norm)
+    E, own = cfg.epochs(worker.setting.training.epochs)
+    trained = worker.train(k, w, t, test=False, epochs=E, max_norm=cfg.max_norm)
     personal = worker.train(
         k,
         given.personal,
         t,
         pull=Pull(w, cfg.pull) if cfg.pull else None,
         part=" personal",
-        epochs=cfg.personal_epochs,
+        epochs=own,
         max_norm=cfg.max_norm,
     )
     sent = send(trained, k, t, messages, upload)

@@ -169,6 +169,16 @@ def test_a_file_that_cannot_be_written(tmp_path):
         compare_report.write(tmp_path / "all")
 
 
+def test_the_page_holds_no_html_of_a_name(tmp_path):
+    changes = [f"name={json.dumps(EVIL)}", f"description={json.dumps(EVIL)}"]
+    comparisons.make(tmp_path / "all", {"a": [[0.5]], "b": [[]]}, changes)
+    (tmp_path / "all" / "b-seed-0").mkdir()
+    (tmp_path / "all" / "b-seed-0" / "failed.txt").write_text(EVIL)
+    text = page(tmp_path / "all")
+    assert "<script>alert" not in text and '<b>"names' not in text
+    assert text.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 4  # title, heading, description, failure
+
+
 def test_nothing_is_loaded_from_elsewhere(text):
     start, end = text.index("<script>"), text.index("</script>")
     assert not re.search(r"https?://|\b(src|href)=|@import|url\(", text[:start] + text[end:])

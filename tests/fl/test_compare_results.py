@@ -181,6 +181,42 @@ def test_markdown(made, told):
     assert table[2].startswith("| da_dpfl | 2 | 70.00 ± 14.14 |") and table[1].startswith("| --- | ---: |")
 
 
+EVIL = (
+    "<script>alert(1)</script> | `x` *b* [a](javascript:b) _c_\n\n# <img src=x onerror=y> & \\ [/red] [bold]"
+)
+
+
+def test_markdown_holds_neither_html_nor_markdown_of_a_name(tmp_path):
+    """Of the name, the description and what a run says of its end."""
+    changes = [f"name={json.dumps(EVIL)}", f"description={json.dumps(EVIL)}"]
+    comparisons.make(tmp_path / "all", {"a_b": [[0.5]], "b": [[]]}, changes)
+    (tmp_path / "all" / "b-seed-0").mkdir()
+    (tmp_path / "all" / "b-seed-0" / "failed.txt").write_text(EVIL)
+    compare_report.write(tmp_path / "all")
+    text = (tmp_path / "all" / "comparison.md").read_text()
+    assert (
+        "<" not in text and "&lt;script&gt;alert(1)&lt;/script&gt; \\| \\`x\\` \\*b\\* \\[a\\](java" in text
+    )
+    assert (
+        text.count("&lt;img src=x onerror=y&gt; &amp; \\\\ \\[/red\\] \\[bold\\]") == 2
+    )  # the first line alone of failed.txt
+    assert "\\_c\\_ # &lt;img" in text  # no new line, so no heading
+    assert [line for line in text.splitlines() if line.startswith("#")] == [text.splitlines()[0]]
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert rows[2].startswith("| a_b | 1 |") and len({row.count("|") for row in rows[:4]}) == 1
+
+
+def test_markup_of_a_name_is_printed_as_it_is(tmp_path):
+    comparisons.make(tmp_path / "all", {"a": [[0.5]], "b": [[]]}, [f"name={json.dumps(EVIL)}"])
+    (tmp_path / "all" / "b-seed-0").mkdir()
+    (tmp_path / "all" / "b-seed-0" / "failed.txt").write_text("[/red] [bold]x[/bold] [link=http://a]y[/link]")
+    with open(tmp_path / "out", "w") as file:
+        compare_table.show(Console(width=100, file=file), compare_results.read(tmp_path / "all").to_json())
+    assert (
+        "b, seed 0: failed: [/red] [bold]x[/bold] [link=http://a]y[/link]\n" in (tmp_path / "out").read_text()
+    )
+
+
 def test_results_go_into_a_document(made, told, tmp_path):
     page = tmp_path / "page.md"
     page.write_text("a\n<!-- bench comparison -->\n<!-- end -->\n")

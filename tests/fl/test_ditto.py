@@ -7,7 +7,7 @@ import pytest
 import torch
 from central import env, model, random_env, vector
 
-from fl import federation, topology
+from fl import config, federation, topology
 from fl.algorithms import ditto, fedavg
 from fl.algorithms.base import Env
 from fl.algorithms.ditto import Config
@@ -21,7 +21,7 @@ GOALS = [[3, 2, 3, 4, 10], [1, 6, 3, 4, 10], [1, 2, 11, 4, 2]]
 
 def test_two_rounds_by_hand():
     """The global part is that of test_fedavg. A personal step: v - ((v - goal) + (v - w) / 2) / 2."""
-    cfg = Config(clients_per_round=2, global_epochs=1)
+    cfg = Config(clients_per_round=2, global_epochs=1, personal_epochs=2)
     world = env(cfg, INITIAL, GOALS, samples=[1, 1, 3], seed=6)
     state = ditto.init(world)
     assert state.server.accuracy == (2, 4, 16) and world.executor.waves == [[0, 1, 2]]
@@ -81,7 +81,7 @@ def test_many_clients_in_float64():
 
 @pytest.fixture(scope="module")
 def setting(tiny):
-    return federation.prepare(tiny("training.epochs=3"))
+    return federation.prepare(tiny("training.epochs=5"))
 
 
 def real(setting, executor, cfg):
@@ -122,13 +122,52 @@ def test_a_strong_pull_holds_on_to_the_global_model(setting):
 
 
 def test_the_global_part_is_fedavg(setting):
-    """Of three epochs: training.epochs, which Ditto does not read."""
+    """With all of training.epochs for it."""
     with Local(setting, 1) as executor:
-        ours, theirs = real(setting, executor, Config()), real(setting, executor, fedavg.Config())
+        ours = real(setting, executor, Config(global_epochs=5, personal_epochs=1))
+        theirs = real(setting, executor, fedavg.Config())
         a, b = ditto.init(ours), fedavg.init(theirs)
         for t in range(2):
             a, b = ditto.run_round(a, t, ours).state, fedavg.run_round(b, t, theirs).state
         assert same(a.server.model, b.model)
+
+
+@pytest.mark.parametrize(
+    ("work", "given", "epochs"),
+    [
+        (5, {}, (3, 2)),
+        (2, {}, (1, 1)),
+        (3, {}, (2, 1)),
+        (4, {}, (2, 2)),
+        (10, {}, (6, 4)),
+        (1, {}, (1, 1)),  # less than one each is none
+        (0, {}, (0, 0)),
+        (5, {"global_epochs": 4}, (4, 1)),
+        (5, {"personal_epochs": 4}, (1, 4)),
+        (5, {"global_epochs": 7}, (7, 1)),
+        (5, {"global_epochs": 1, "personal_epochs": 0}, (1, 0)),
+    ],
+)
+def test_both_parts_share_the_epochs_of_the_others(work, given, epochs):
+    cfg = config.load("demo", ["algorithm=ditto", f"training.epochs={work}"])
+    own = Config(**given)
+    assert own.epochs(work) == epochs
+    run = cfg.model_copy(update={"ditto": own})
+    settled = config.settled(run)
+    assert (settled.ditto.global_epochs, settled.ditto.personal_epochs) == epochs
+    assert [one.epochs for one in own.trainings(cfg.training)] == [
+        *epochs
+    ] and settled.training == cfg.training
+
+
+def test_the_configuration_of_a_run_says_what_ran(tiny, tmp_path):
+    cfg = tiny("algorithm=ditto", "training.epochs=2", "num_rounds=1")
+    federation.start(cfg, tmp_path / "run", federation.Options(workers=1))
+    found = config.load(tmp_path / "run" / "config.toml")
+    assert (found.ditto.global_epochs, found.ditto.personal_epochs) == (
+        1,
+        1,
+    ) and cfg.ditto.global_epochs is None
 
 
 def test_both_trainings_are_reported(setting):
