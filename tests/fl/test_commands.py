@@ -62,7 +62,6 @@ def test_an_unknown_option_is_one_sentence(path):
         ("compare demo --algorithms beer --plot x.pdf", "--plot: expected a name that ends in .html or .png"),
         ("list xyzzy", "expected part of the name of a preset or algorithm, got 'xyzzy'"),
         ("simulate --degree 100", "expected a degree from 1 to 99 (all others), got 100"),
-        ("bench", "Usage: sparsefl bench"),
         ("bench modles", "got 'modles'; did you mean 'models'?"),
         ("bench ops --density 2", "--density: expected numbers above 0, up to 1, got '2'"),
         ("bench ops --density 0.5,x", "--density: expected numbers above 0, up to 1, got 'x'"),
