@@ -54,6 +54,8 @@ def run(console: Console, given: Arguments) -> int:
         display = compare_progress.for_console(console)
         if given.resume is None:
             plan = _planned(given)
+            for note in plan.notes:
+                display.note(note)
             path = given.out or Path("runs") / f"compare-{plan.base.name}-{datetime.now():%Y%m%d-%H%M%S}"
             compare.start(plan, path, given.workers, display)
         else:

@@ -13,12 +13,13 @@ that every algorithm has a curve early.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fl import algorithms, config
-from fl.config import Config, ConfigError
+from fl.config import Config, ConfigError, Loaded
 from fl.errors import RunDirError
 
 FORMAT = 2
@@ -60,6 +61,7 @@ class Plan:
     base: Config
     entries: Mapping[str, Entry]
     target: float | None = None
+    notes: tuple[str, ...] = field(default=(), compare=False)  # what the user should know, at the start
 
     def __post_init__(self) -> None:
         for name, entry in self.entries.items():
@@ -110,8 +112,16 @@ class Plan:
                 entries[name] = replace(old, seeds=tuple(sorted({*old.seeds, *wanted})))
         plan = replace(self, entries=entries)
         for name in (name for name in chosen if own[name]):  # wrong settings of its own: the user's mistake
-            plan.config(Run(name, self.base.seed))
+            config.refuse_unread([plan.config(Run(name, first))], config.changed_keys(own[name]))
         return plan
+
+    def refuse_unread(self, changes: Iterable[str]) -> None:
+        """ConfigError where no entry reads a key of `changes`, which were made for all."""
+        found = []
+        for name in self.entries:
+            with suppress(ConfigError):  # it cannot run like this: its own run says so
+                found.append(self.config(Run(name, self.base.seed)))
+        config.refuse_unread(found, config.changed_keys(changes))
 
     def to_json(self) -> dict[str, Any]:
         entries = {
@@ -167,8 +177,11 @@ def make(
     """`names`: "a,b,NAME=a" or "all"; `seeds`: "3" or "1,a=3"; `changes`: "key=value" or "NAME:key=value"."""
     chosen, given = _chosen(names), list(changes)
     own = [change for change in given if _is_own(change)]
-    base = _base(source, [change for change in given if not _is_own(change)], chosen)
-    return Plan(base, {}, target).extended(chosen, seeds, own)
+    common = [change for change in given if not _is_own(change)]
+    base, notes = _base(source, common, chosen)
+    plan = Plan(base, {}, target, notes).extended(chosen, seeds, own)
+    plan.refuse_unread(common)
+    return plan
 
 
 def extend(plan: Plan, names: str | None, seeds: str | None, changes: Sequence[str]) -> Plan:
@@ -188,12 +201,14 @@ def extend(plan: Plan, names: str | None, seeds: str | None, changes: Sequence[s
     return plan.extended(chosen, seeds, changes)
 
 
-def _base(source: str, changes: Sequence[str], chosen: Mapping[str, str]) -> Config:
+def _base(source: str, changes: Sequence[str], chosen: Mapping[str, str]) -> Loaded:
     """The configuration for an algorithm that accepts it: what all of them refuse is the user's mistake."""
+    if "algorithm" in config.changed_keys(changes):
+        raise ConfigError("algorithm: expected a key that has an effect here: --algorithms says what runs")
     refusals = []
     for algorithm in dict.fromkeys([*chosen.values(), *algorithms.registered()]):
         try:
-            return config.load(source, [*changes, f"algorithm={algorithm}"])
+            return config.read(source, changes, algorithm=algorithm)
         except ConfigError as refused:
             refusals.append(refused)
     raise refusals[0]

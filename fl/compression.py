@@ -16,7 +16,7 @@ import torch
 from pydantic import Field
 
 import sparse_engine as se
-from fl.config import Messages, Section
+from fl.config import Messages, Section, only_if
 from fl.errors import Diverged
 from sparse_engine import quantise
 
@@ -24,10 +24,10 @@ from sparse_engine import quantise
 class Compression(Section):
     kind: Literal["gsgd", "top_k", "identity"] = "gsgd"
     """numbers in a few bits, unbiased; the largest alone; everything"""
-    bits: Annotated[int, Field(ge=quantise.BITS[0], le=quantise.BITS[-1])] = 8
-    """of a number (gsgd); 8 in both vectors are half a dense message, as the paper counts BEER"""
-    keep: Annotated[float, Field(gt=0, le=1)] = 0.25
-    """share of the weights that travels (top_k)"""
+    bits: Annotated[int, Field(ge=quantise.BITS[0], le=quantise.BITS[-1]), only_if(kind="gsgd")] = 8
+    """of a number; 8 in both vectors are half a dense message, as the paper counts BEER"""
+    keep: Annotated[float, Field(gt=0, le=1), only_if(kind="top_k")] = 0.25
+    """share of the weights that travels"""
 
 
 class Compressed(NamedTuple):

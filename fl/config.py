@@ -8,27 +8,28 @@ of several, `algorithm` says which one runs. A file may start from a preset (`ex
 key or value is answered with the key, what was expected and what came (`ConfigError`).
 """
 
-import difflib
-import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
-from pydantic.fields import FieldInfo
 
+from fl import config_effect, config_source, config_text, config_words
+from fl.config_effect import Counts, only_if, unless
+from fl.config_source import NONE, PRESETS, Origin, is_path
 from fl.errors import ConfigError
 
-PRESETS = Path(__file__).with_name("presets")
-NONE = "none"
+__all__ = ["PRESETS", "ConfigError", "only_if", "unless"]
 
-Count = Annotated[int, Field(ge=1)]
-Whole = Annotated[int, Field(ge=0)]
+
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+Whole = Annotated[int, Field(ge=0, lt=2**63)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Watts = Annotated[float, Field(ge=0, le=1e9)]
 
 
 class Section(BaseModel):
@@ -65,26 +66,37 @@ class Section(BaseModel):
         own = {key: getattr(self, key) for key in Training.model_fields if key in type(self).model_fields}
         return (given.model_copy(update=own),)
 
+    def unread(self) -> Mapping[str, str]:
+        """Keys and sections of others that the algorithm does not read, each with a reason."""
+        return {}
+
+
+_LOOKED_FOR = Counts(
+    lambda data: data.name != "digits" and not is_path(data.name),
+    lambda at: f"with another {at}name than digits or a path",
+)
+
 
 class Data(Section):
     name: str = "digits"
-    """digits, cifar10, cifar100, ham10000, or the name of an .npz file"""
-    root: str | None = None
+    """digits, cifar10, cifar100, ham10000, NAME of a file NAME.npz in the directory of the data sets, or the
+    path of an .npz file (with a / in it, or ending in .npz), from the working directory"""
+    root: Annotated[str | None, _LOOKED_FOR] = None
     """directory of the data sets; default: the environment variable SPARSE_DATA, else ./data"""
-    size: Count | None = None
+    size: Annotated[int, Field(ge=1, le=4096)] | None = None
     """resize images to size x size pixels"""
     augment: bool | None = None
     """random crops and flips in training; default: as usual for the data set (yes for CIFAR)"""
     partition: Literal["dirichlet", "pathological", "iid"] = "dirichlet"
-    """how samples are divided among clients"""
-    alpha: Positive = 0.3
-    """concentration of the class shares (dirichlet)"""
-    classes_per_client: Count = 2
-    """classes of a client (pathological)"""
+    """how samples are divided among clients: class shares drawn at random, few classes, or any samples"""
+    alpha: Annotated[Positive, only_if(partition="dirichlet")] = 0.3
+    """concentration of the class shares: the smaller, the more clients differ"""
+    classes_per_client: Annotated[Count, only_if(partition="pathological")] = 2
+    """classes that every client has samples of"""
     train_per_client: Count | None = None
-    """training samples of a client; default: as many as there are for everybody"""
+    """training samples of every client; default: as many as there are for everybody"""
     test_per_client: Count | None = None
-    """test samples of a client, about; default: the test set divided by the clients, at least 100"""
+    """test samples of every client, about; default: the test set divided by the clients, at least 100"""
     disjoint: bool = True
     """no training sample belongs to two clients"""
 
@@ -92,28 +104,29 @@ class Data(Section):
 class Model(Section):
     name: str = "small_cnn"
     """small_cnn, lenet5, mlp, resnet18, vgg11 or alexnet"""
-    norm: Literal["group", "batch"] | None = None
-    """norm layers (resnet18, vgg11); default: the network's own, group"""
-    width: Count | None = None
-    """channels of the first layer (small_cnn); default 32"""
-    hidden: list[Count] | None = None
-    """widths of the hidden layers (mlp); default [128]"""
-    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """dropout before the linear layers (alexnet); default 0.5"""
+    norm: Annotated[Literal["group", "batch"] | None, only_if(name=("resnet18", "vgg11"))] = None
+    """norm layers; default: the network's own, group"""
+    width: Annotated[Count | None, only_if(name="small_cnn")] = None
+    """channels of the first layer; default 32"""
+    hidden: Annotated[list[Count] | None, only_if(name="mlp")] = None
+    """widths of the hidden layers; default [128]"""
+    dropout: Annotated[Annotated[float, Field(ge=0, lt=1)] | None, only_if(name="alexnet")] = None
+    """dropout before the linear layers; default 0.5"""
     exempt: list[str] = ["*shortcut*"]
     """weights that are never pruned: names or glob patterns. ResNet's 1x1 shortcuts, as the authors' code"""
 
 
 class Training(Section):
     epochs: Whole = 5
-    """E: epochs of local training in a round"""
+    """E: epochs of local training per round"""
     batch_size: Count = 128
+    """samples per step of SGD; the last batch of an epoch may be smaller"""
     lr: Positive = 0.1
     """learning rate of round 0"""
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 0.998
     """the learning rate of round t is lr * lr_decay^t"""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """fresh every round"""
+    """of SGD; it starts from 0 every round"""
     weight_decay: NotNegative = 5e-4
     """on all parameters"""
     max_norm: Positive | None = None
@@ -125,18 +138,18 @@ class Training(Section):
 class Topology(Section):
     kind: Literal["random", "regular", "ring", "line", "star", "grid", "full", "edges"] = "random"
     """who can take models from whom; random: a fresh M-subset of the others for every client and round"""
-    degree: Count = 10
-    """M: neighbours of a client (random, regular)"""
-    redraw: bool | None = None
+    degree: Annotated[Count, only_if(kind=("random", "regular"))] = 10
+    """M: neighbours of every client"""
+    redraw: Annotated[bool | None, unless(kind=("full", "edges"))] = None
     """a new graph each round; default: for random only"""
-    edges: str | None = None
-    """file with an edge list or adjacency matrix (edges)"""
+    edges: Annotated[str | None, only_if(kind="edges")] = None
+    """file with an edge list or adjacency matrix"""
 
 
 class Messages(Section):
     values: Literal["fp32", "bf16", "fp16", "q16", "q8"] = "fp32"
     """numbers in messages: exact, or in 16 or 8 bits, rounded"""
-    error_feedback: bool = True
+    error_feedback: Annotated[bool, unless(values="fp32")] = True
     """what a rounded message lost is added to the client's next one"""
 
 
@@ -144,18 +157,21 @@ class Devices(Section):
     """The modelled devices (fl/devices.py): simulated time and energy, and who counts as fastest."""
 
     kind: Literal["homogeneous", "uniform", "lognormal"] = "homogeneous"
-    """all alike; different hardware, drawn once a client; stragglers, drawn each round"""
-    spread: NotNegative = 0.5
-    """how much clients differ (uniform, lognormal)"""
-    peak_flops: Positive = 80e12
-    """FLOP a second of a device"""
-    over_peak: Positive = 5.0
+    """all alike; different hardware, drawn once per client; stragglers, drawn each round"""
+    spread: Annotated[float, Field(ge=0, le=4), unless(kind="homogeneous")] = 0.5
+    """how much clients differ: half the range (uniform), deviation of the logarithm (lognormal)"""
+    peak_flops: Annotated[float, Field(ge=1e3, le=1e24)] = 80e12
+    """FLOP per second of a device"""
+    over_peak: Annotated[float, Field(ge=1e-3, le=1e6)] = 5.0
     """how much longer real programs take than the peak allows"""
-    bandwidth: Positive = 1e9
-    """bit a second of a link"""
-    compute_watts: NotNegative = 450.0
-    radio_watts: NotNegative = 1.0
-    idle_watts: NotNegative = 0.0
+    bandwidth: Annotated[float, Field(ge=1, le=1e18)] = 1e9
+    """bits per second of a link"""
+    compute_watts: Watts = 450.0
+    """power of a device that trains"""
+    radio_watts: Watts = 1.0
+    """power of a link that carries messages"""
+    idle_watts: Watts = 0.0
+    """power of a device that waits"""
 
     @model_validator(mode="after")
     def _spread_fits(self) -> "Devices":
@@ -168,23 +184,25 @@ class Run(Section):
     checkpoint_every: Count = 1
     """rounds between checkpoints; a resumed run repeats what came after the last"""
     record_clients: bool = True
-    """write clients.jsonl: one line a client and round"""
+    """write clients.jsonl: one line per client and round"""
 
 
 class Config(Section):
     """What every run has. The tree that files are read into has a section for each algorithm as well."""
 
     name: str = "run"
-    """appears in reports and in the name of the run directory"""
+    """appears in reports and in the name of the run directory; default: that of the preset, with the data
+    set and the algorithm where a file or --set changes them (demo-mine, demo-dispfl)"""
     description: str = ""
+    """what the run is, in a sentence: appears in reports"""
     algorithm: str = "da_dpfl"
     """which algorithm runs; its settings are in the section of that name"""
     seed: Whole = 0
     """every random draw of a run follows from it"""
-    num_clients: Annotated[int, Field(ge=2)] = 100
-    """K"""
+    num_clients: Annotated[int, Field(ge=2, lt=2**31)] = 100
+    """K: clients of the federation"""
     num_rounds: Count = 500
-    """T"""
+    """T: rounds of the run"""
     data: Data = Data()
     model: Model = Model()
     training: Training = Training()
@@ -205,20 +223,72 @@ class Config(Section):
                 f"topology.degree: expected fewer neighbours than num_clients = {self.num_clients}, "
                 f"got {self.topology.degree}"
             )
-        if (self.topology.kind == "edges") != (self.topology.edges is not None):
-            raise ValueError(
-                f"topology.edges: expected a file with kind 'edges' and no other, "
-                f"got {self.topology.edges!r} with {self.topology.kind!r}"
-            )
+        if self.topology.kind == "edges" and self.topology.edges is None:
+            raise ValueError("topology.edges: expected a file with topology.kind = edges, got none")
         return self
+
+
+class Loaded(NamedTuple):
+    """A configuration, and what the user should know of it: sentences."""
+
+    config: Config
+    notes: tuple[str, ...] = ()
 
 
 def load(source: str | Path, changes: Iterable[str] = ()) -> Config:
     """The configuration in a file, or of a preset's name, with `changes` like "training.lr=0.05"."""
-    tree = _read(_find(source))
-    for change in changes:
-        _set(tree, change)
-    return parse(tree)
+    return read(source, changes).config
+
+
+def read(source: str | Path, changes: Iterable[str] = (), *, algorithm: str | None = None) -> Loaded:
+    """What `load` gives, and its notes. A change without effect is refused; a key without effect in a file of
+    the user's is noted, and keys that must not be there (a width of a network that has none) are left out.
+
+    `algorithm` runs in place of the one named, among others: then it is the caller that refuses changes
+    which none of them reads (`refuse_unread`).
+    """
+    found = config_source.read(source, _complete)
+    with found.renamed():
+        found.change(changes, _unsets)
+    if algorithm is not None:
+        found.tree["algorithm"] = algorithm
+    config = parse(found.tree)
+    if algorithm is None:
+        refuse_unread([config], found.keys(Origin.CHANGE))
+    notes = _noted(found, config, config_effect.unfit if algorithm else config_effect.without_effect)
+    return Loaded(parse(found.tree) if notes else config, tuple(notes))
+
+
+def refuse_unread(configs: Iterable[Config], keys: Iterable[str]) -> None:
+    """ConfigError where none of `configs` reads one of the `keys`, which somebody set."""
+    unread = [config_effect.without_effect(config, _algorithms()) for config in configs]
+    wrong = {key: unread[0][key] for key in keys if unread and all(key in one for one in unread)}
+    if wrong:
+        lines = (f"{key}: expected a key that has an effect here: {why}" for key, why in wrong.items())
+        raise ConfigError("\n".join(lines))
+
+
+def changed_keys(changes: Iterable[str]) -> list[str]:
+    """The keys of changes like "training.lr=0.05"."""
+    source = config_source.Source({})
+    source.change(changes, _unsets)
+    return source.keys(Origin.CHANGE)
+
+
+def _noted(found: config_source.Source, config: Config, rule: config_effect.Rule) -> list[str]:
+    """Notes of what has no effect by the rule; in the tree, keys that may be unset are."""
+    notes = []
+    unfit = config_effect.unfit(config, _algorithms())
+    for key, why in rule(config, _algorithms()).items():
+        layer, section = found.origin.get(key), key.split(".")[0]
+        if layer is None or (section in _algorithms() and section != config.algorithm):
+            continue  # a file may hold the sections of several algorithms
+        unset = key in unfit and _default_at(key) is None
+        if unset:
+            found.drop(key)
+        if unset or layer is Origin.FILE:
+            notes.append(f"{key} has no effect{' and is left out' if unset else ''}: {why}")
+    return notes
 
 
 def loads(text: str) -> Config:
@@ -231,15 +301,18 @@ def parse(tree: Mapping[str, Any]) -> Config:
     try:
         return _type().model_validate(tree)
     except ValidationError as wrong:
-        raise ConfigError("\n".join(_explain(error, tree) for error in wrong.errors())) from None
+        keys = [key for key, *_ in _keys(_type(), "")]
+        running = str(tree.get("algorithm", Config.model_fields["algorithm"].default))
+        others = _algorithms().keys() - {running}
+        lines = (config_words.explain(error, keys, others) for error in wrong.errors())
+        raise ConfigError("\n".join(lines)) from None
 
 
 def changed(config: Config, changes: Iterable[str]) -> Config:
     """`config` with changes like "training.kernels='dense'"."""
-    tree = plain(config)
-    for change in changes:
-        _set(tree, change)
-    return parse(tree)
+    source = config_source.Source(plain(config))
+    source.change(changes, _unsets)
+    return parse(source.tree)
 
 
 def settled(config: Config) -> Config:
@@ -260,7 +333,8 @@ def plain(section: Section) -> dict[str, Any]:
 
 def presets() -> dict[str, str]:
     """The presets that ship with the package: name and description."""
-    return {path.stem: _read(path).get("description", "") for path in sorted(PRESETS.glob("*.toml"))}
+    found = config_source.presets()
+    return {path.stem: config_source.parse_file(path).get("description", "") for path in found}
 
 
 def keys() -> Iterator[tuple[str, str, str, str]]:
@@ -268,10 +342,11 @@ def keys() -> Iterator[tuple[str, str, str, str]]:
     return _keys(_type(), "")
 
 
-def dumps(config: Config) -> str:
-    """TOML with every key of the run, so that later changes of a default do not change it."""
+def dumps(config: Config, notes: Iterable[str] = ()) -> str:
+    """TOML with every key of the run, so that later changes of a default do not change it; `notes` on top."""
     others = set(_algorithms()) - {config.algorithm}
-    return _dump(config, "", skip=others)
+    head = "".join(f"# {config_text.printable(note)}\n" for note in notes)
+    return head + config_text.dump(config, "", skip=others)
 
 
 def _type() -> type[Config]:
@@ -283,7 +358,7 @@ def _make_type(sections: tuple[tuple[str, type[Section]], ...]) -> type[Config]:
     def known(self: Config) -> Config:
         names = [name for name, _ in sections]
         if self.algorithm not in names:
-            near = _nearest(self.algorithm, names)
+            near = config_words.nearest(self.algorithm, names)
             raise ValueError(f"algorithm: expected one of {names}, got {self.algorithm!r}{near}")
         try:
             self.settings.fits(self)
@@ -303,121 +378,34 @@ def _algorithms() -> dict[str, type[Section]]:
     return {name: algorithm.Config for name, algorithm in algorithms.registered().items()}
 
 
-def _find(source: str | Path) -> Path:
-    path = Path(source)
-    if path.suffix == ".toml" or path.exists():
-        return path / "config.toml" if path.is_dir() else path
-    preset = PRESETS / f"{source}.toml"
-    if not preset.is_file():
-        names = list(presets())
-        near = _nearest(str(source), names)
-        raise ConfigError(f"expected a preset out of {names}, or a .toml file, got {str(source)!r}{near}")
-    return preset
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        with open(path, "rb") as file:
-            tree = tomllib.load(file)
-    except OSError as wrong:
-        raise ConfigError(f"expected a configuration file, got {path}: {wrong.strerror}") from wrong
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as wrong:
-        raise ConfigError(f"{path}: expected TOML, got {wrong}") from wrong
-    base = tree.pop("extends", None)
-    if base is None:
-        return tree
-    if not isinstance(base, str):
-        raise ConfigError(f"{path}: extends: expected the name of a preset, got {base!r}")
-    return _merged(_read(_find(base)), tree)
-
-
-def _merged(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    for key, value in over.items():
-        both = isinstance(value, Mapping) and isinstance(base.get(key), dict)
-        base[key] = _merged(base[key], value) if both else value
-    return base
-
-
-def _set(tree: dict[str, Any], change: str) -> None:
-    key, equals, text = change.partition("=")
-    path = key.strip().split(".")
-    if not equals or not all(path):
-        raise ConfigError(f"expected a change as key=value, such as training.lr=0.05, got {change!r}")
-    for part in path[:-1]:
-        tree = tree.setdefault(part, {})
-        if not isinstance(tree, dict):
-            raise ConfigError(f"{key.strip()}: expected a key of a section, got one below the value {part!r}")
-    if text.strip() == NONE:  # TOML has no null: back to the default, which is None where that is allowed
-        if _unsets(path):
-            tree[path[-1]] = NONE
-        else:
-            tree.pop(path[-1], None)
-        return
-    try:
-        tree[path[-1]] = tomllib.loads(f"value = {text.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
-        tree[path[-1]] = text.strip()  # a bare word is a string
+def _complete(tree: Mapping[str, Any]) -> bool:
+    """Whether a file sets every key, as `dumps` writes it: then none of them says what the user wants."""
+    given = set(config_source.leaves(tree))
+    skip = _algorithms().keys() - {str(tree.get("algorithm"))}
+    wanted = (key for key, _, default, _ in keys() if default != NONE and key.split(".")[0] not in skip)
+    return all(key in given for key in wanted)
 
 
 def _unsets(path: list[str]) -> bool:
     """Whether None is allowed for the key, and not its default."""
-    section: Any = _type()
-    for part in path[:-1]:
-        field = section.model_fields.get(part)
-        section = field.annotation if field else None
-        if not (isinstance(section, type) and issubclass(section, Section)):
-            return False
-    return section.unsets(path[-1])
+    section = _section_at(path[:-1])
+    return section is not None and section.unsets(path[-1])
 
 
-def _explain(error: Any, tree: Mapping[str, Any]) -> str:
-    """One line for one of pydantic's errors."""
-    key, context = ".".join(map(str, error["loc"])), error.get("ctx", {})
-    given = error["input"]
-    match error["type"]:
-        case "extra_forbidden":
-            known = list(_section_at(error["loc"][:-1]).model_fields)
-            near = _nearest(str(error["loc"][-1]), known)
-            return f"{key}: expected a known key, got {key} = {given!r}{near or f'; known are {known}'}"
-        case "value_error":
-            return f"{key}: {context['error']}" if key else str(context["error"])
-        case "literal_error":
-            near = _nearest(given, re.findall("'([^']*)'", context["expected"]))
-            return f"{key}: expected {context['expected']}, got {given!r}{near}"
-        case kind if kind in _BOUNDS:
-            return f"{key}: expected a number {_BOUNDS[kind].format(**context)}, got {given!r}"
-        case kind if kind in _TYPES:
-            return f"{key}: expected {_TYPES[kind]}, got {given!r}"
-    return f"{key}: {error['msg']}, got {given!r}"
+def _default_at(key: str) -> Any:
+    *path, last = key.split(".")
+    section = _section_at(path)
+    assert section is not None
+    return section.model_fields[last].default
 
 
-_BOUNDS = {
-    "greater_than": "above {gt}",
-    "greater_than_equal": "from {ge} on",
-    "less_than": "below {lt}",
-    "less_than_equal": "up to {le}",
-    "finite_number": "that is finite",
-}
-_TYPES = {
-    "int_type": "a whole number",
-    "float_type": "a number",
-    "string_type": "a string",
-    "bool_type": "true or false",
-    "list_type": "a list",
-    "model_type": "a section (a table of keys)",
-}
-
-
-def _nearest(word: object, known: list[str]) -> str:
-    near = difflib.get_close_matches(str(word), known, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def _section_at(path: Iterable[Any]) -> type[Section]:
+def _section_at(path: Iterable[str]) -> type[Section] | None:
     section: type[Section] = _type()
     for part in path:
-        annotation = section.model_fields[part].annotation
-        assert isinstance(annotation, type) and issubclass(annotation, Section)
+        field = section.model_fields.get(part)
+        annotation = field.annotation if field else None
+        if not (isinstance(annotation, type) and issubclass(annotation, Section)):
+            return None
         section = annotation
     return section
 
@@ -428,52 +416,7 @@ def _keys(section: type[Section], prefix: str) -> Iterator[tuple[str, str, str, 
         if isinstance(annotation, type) and issubclass(annotation, Section):
             yield from _keys(annotation, f"{prefix}{name}.")
         else:
-            yield prefix + name, _type_name(annotation), _default(field), field.description or ""
-
-
-def _type_name(annotation: Any) -> str:
-    """In words: int, list of int, one of "a", "b"."""
-    parts = get_args(annotation)
-    if get_origin(annotation) is Annotated:
-        return _type_name(parts[0])
-    if get_origin(annotation) is Literal:
-        return "one of " + ", ".join(map(_value, parts))
-    if get_origin(annotation) is list:
-        return f"list of {_type_name(parts[0])}"
-    if parts:  # only unions with None
-        return _type_name(next(part for part in parts if part is not type(None)))
-    return annotation.__name__
-
-
-def _default(field: FieldInfo) -> str:
-    return "none" if field.default is None else _value(field.default)
-
-
-def _dump(section: Section, path: str, skip: Iterable[str] = ()) -> str:
-    """The section's own keys, then its tables: in TOML a table ends only where the next one starts."""
-    lines, tables = [], []
-    for name in type(section).model_fields:
-        value = getattr(section, name)
-        if name in skip:
-            continue
-        if isinstance(value, Section):
-            table = f"{path}.{name}" if path else name
-            tables.append(f"\n[{table}]\n{_dump(value, table)}")
-        else:
-            shown = NONE if value is None and section.unsets(name) else value
-            lines.append(f"# {name} is not set" if shown is None else f"{name} = {_value(shown)}")
-    return "".join(line + "\n" for line in lines) + "".join(tables)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_value, value)) + "]"
-    assert isinstance(value, str), value
-    return '"' + "".join(_ESCAPES.get(c, c if c.isprintable() else f"\\U{ord(c):08x}") for c in value) + '"'
-
-
-_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
+            meaning = "; ".join(filter(None, [field.description, config_effect.condition(field)]))
+            default = NONE if field.default is None else config_text.value(field.default)
+            meaning = " ".join(meaning.split())
+            yield prefix + name, config_text.type_name(annotation), default, meaning

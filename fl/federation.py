@@ -6,6 +6,7 @@ resumed run writes what the other would have written. The files: fl/rundir.py.
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from time import perf_counter
@@ -58,13 +59,15 @@ class Options:
 _DEFAULT = Options()
 
 
-def start(cfg: Config, path: Path | str, options: Options = _DEFAULT) -> Summary:
-    """A new run in `path`."""
+def start(cfg: Config, path: Path | str, options: Options = _DEFAULT, notes: Sequence[str] = ()) -> Summary:
+    """A new run in `path`. `notes` on its configuration are told, and stand at the head of its file."""
+    for note in notes:
+        options.listener.note(note)
     cfg = config.settled(cfg)
     made = _Run(cfg, options)  # data may be missing: then nothing is written
     with RunDir.create(path) as run:
         run.write_json(PARTITION, _shares(made.setting))
-        run.write_text(CONFIG, config.dumps(cfg))
+        run.write_text(CONFIG, config.dumps(cfg, notes))
         return made.finish(run, None)
 
 

@@ -57,9 +57,9 @@ def run(console: Console, given: Arguments) -> int:
         given.check()
         if given.resume is None:
             assert given.source is not None  # check() saw to it
-            cfg = config.load(given.source, given.changes)
+            cfg, notes = config.read(given.source, given.changes)
             path = given.out or Path("runs") / f"{cfg.name}-{datetime.now():%Y%m%d-%H%M%S}"
-            summary = federation.start(cfg, path, _options(console, given))
+            summary = federation.start(cfg, path, _options(console, given), notes)
         else:
             path = given.resume
             summary = federation.resume(path, _options(console, given))

@@ -22,7 +22,7 @@ Differs from the paper or the authors' code in:
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal, NamedTuple
@@ -56,6 +56,19 @@ class Config(Section):
         (one,) = super().trainings(given)
         once = {"epochs": 1} if self.gradient == "full" else {}  # as much work as an epoch
         return (one.model_copy(update={"momentum": 0.0, **once}),)
+
+    def unread(self) -> Mapping[str, str]:
+        found = {
+            "training.momentum": "trains without momentum",
+            "messages.error_feedback": "keeps what a message lost in G and H",
+        }
+        if self.gradient == "full":
+            found["training.epochs"] = "takes one gradient of all samples with beer.gradient = full"
+        if self.compression.kind == "gsgd":
+            found["messages.values"] = (
+                "sends beer.compression.bits per number with beer.compression.kind = gsgd"
+            )
+        return found
 
     def fits(self, run: config.Config) -> None:
         if run.topology.redraw:

@@ -25,13 +25,15 @@ import sparse_engine as se
 from fl import schedule, voting
 from fl.algorithms.base import Env, Inputs, Round, gossip
 from fl.client import Worker
-from fl.config import Count, Messages, NotNegative, Positive, Section, Share, Whole
+from fl.config import Count, Messages, NotNegative, Positive, Section, Share, Whole, only_if, unless
 from fl.messages import Sent, send
 
 
 class PQI(Section):
     p: Positive = 0.5
+    """the PQ index compares the p-norm of the weights with their q-norm; p < q"""
     q: Positive = 1.0
+    """see p"""
     eta_c: NotNegative = 0.0
     """a larger one keeps fewer weights; 1 in the paper's text, 0 in the authors' code"""
     gamma: NotNegative = 1.0
@@ -59,18 +61,18 @@ class Masks(Section):
     """share of the weights that RigL moves in round 0; falls to 0 as a cosine"""
     grow: Literal["gradient", "random"] = "gradient"
     """where RigL grows: at the largest gradients, or anywhere"""
-    grow_batches: Count = 1
+    grow_batches: Annotated[Count, only_if(grow="gradient")] = 1
     """training batches whose mean gradient decides"""
 
 
 class Config(Masks):
-    reuse_index: Literal["random", "id"] = "random"
+    reuse_index: Annotated[Literal["random", "id"], unless(max_wait=0)] = "random"
     """order of clients in a round: a fresh permutation, or their numbers (the authors' code)"""
     max_wait: Whole = 10
     """N: how many prior neighbours a client waits for, at most"""
-    max_wait_schedule: Literal["constant", "staircase"] = "constant"
+    max_wait_schedule: Annotated[Literal["constant", "staircase"], unless(max_wait=0)] = "constant"
     """staircase: N, N-1, ..., 0 for equally many rounds each (the authors' code)"""
-    wait_rule: Literal["fastest", "index"] = "fastest"
+    wait_rule: Annotated[Literal["fastest", "index"], unless(max_wait=0)] = "fastest"
     """for which ones: those that finish first, or those of smallest reuse index (the authors' code)"""
     drift: Literal["norm", "squared"] = "norm"
     """Delta: norms summed over tensors (the authors' code), or one squared norm (as printed)"""

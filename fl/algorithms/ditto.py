@@ -19,6 +19,7 @@ Differs from the paper or the authors' code in:
 - the two trainings of a round draw their batches from streams of their own
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -47,6 +48,13 @@ class Config(fedavg.Config):
         if own is None:
             own = max(least, (4 * work + 5) // 10 if E is None else work - E)  # 2/5, rounded
         return (max(least, work - own) if E is None else E), own
+
+    def unread(self) -> Mapping[str, str]:
+        both = self.global_epochs is not None and self.personal_epochs is not None
+        own = (
+            {"training.epochs": "takes ditto.global_epochs and ditto.personal_epochs instead"} if both else {}
+        )
+        return {**super().unread(), **own}
 
     def settled(self, run: config.Config) -> "Config":
         E, own = self.epochs(run.training.epochs)

@@ -41,6 +41,13 @@ class Config(Section):
     max_norm: Positive | None = 10.0
     """clip the norm of the gradient"""
 
+    def unread(self) -> Mapping[str, str]:
+        why = "has a server and no neighbours"
+        found = {"topology.redraw": why, "topology.edges": why}
+        if self.clients_per_round is not None:  # or else the server samples as many as there are neighbours
+            found |= {"topology.kind": why, "topology.degree": why}
+        return found
+
     def fits(self, run: config.Config) -> None:
         if self.clients_per_round is not None and self.clients_per_round > run.num_clients:
             raise ValueError(

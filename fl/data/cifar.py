@@ -107,7 +107,12 @@ def _join(parts: list[Part]) -> Part:
 
 def _class_names(path: Path, num_classes: int) -> tuple[str, ...]:
     """The names in the file that comes with the data; plain numbers without it."""
-    names = tuple(path.read_text().split()) if path.is_file() else tuple(map(str, range(num_classes)))
+    try:
+        names = (
+            tuple(path.read_text("utf-8").split()) if path.is_file() else tuple(map(str, range(num_classes)))
+        )
+    except UnicodeDecodeError as wrong:
+        raise ValueError(f"{path}: expected {num_classes} class names, got no text") from wrong
     if len(names) != num_classes:
         raise ValueError(f"{path}: expected {num_classes} class names, got {len(names)}")
     return names

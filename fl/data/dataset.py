@@ -86,7 +86,7 @@ def _check(what: str, part: Part, num_classes: int) -> None:
         wanted = "uint8 images [n, channels, height, width]"
         raise ValueError(f"{what}: expected {wanted}, got {images.dtype} {images.shape}")
     if labels.dtype != np.int64 or labels.shape != images.shape[:1]:
-        wanted = f"{len(images)} int64 labels, one an image"
+        wanted = f"{len(images)} int64 labels, one per image"
         raise ValueError(f"{what}: expected {wanted}, got {labels.dtype} {labels.shape}")
     if len(labels) == 0 or images.size == 0:
         raise ValueError(f"{what}: expected at least one image of at least one pixel, got {images.shape}")

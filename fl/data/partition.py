@@ -11,13 +11,14 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fl.data import shares
+from fl.data import memory, shares
 from fl.data.dataset import Dataset
 from fl.rng import stream
 
 Kind = Literal["dirichlet", "pathological", "iid"]
 Counts = NDArray[np.int64]
 _TEST_SAMPLES = 100
+_TABLES = 6  # [clients, classes] of 8 byte that exist at once
 
 
 class Samples(NamedTuple):
@@ -68,7 +69,9 @@ def partition(
     """
     _check(data, num_clients, kind, alpha, classes_per_client, train_per_client, test_per_client)
     if not disjoint and train_per_client is None:
-        raise ValueError("expected train_per_client with disjoint=False, got None")
+        raise ValueError("expected train_per_client with disjoint = false, got none")
+    classes = 1 if kind == "iid" else data.num_classes
+    memory.check(_TABLES * 8 * num_clients * classes, f"the class shares of {num_clients:,} clients")
     labels, num_classes = data.train.labels, data.num_classes
     stock = np.bincount(labels, minlength=num_classes)
     rng = stream(seed, f"partition {kind}")
@@ -91,11 +94,19 @@ def partition(
 
 def _per_client(wanted: int | None, samples: int, num_clients: int, disjoint: bool) -> int:
     possible = samples // num_clients if disjoint else samples
-    wanted = max(possible, 1) if wanted is None else wanted
+    hint = "; or let clients share samples: disjoint = false, with train_per_client" if disjoint else ""
+    if possible < 1:
+        raise ValueError(
+            f"expected at most {samples:,} clients to divide {samples:,} training samples among, got "
+            f"num_clients = {num_clients:,}{hint}"
+        )
+    wanted = possible if wanted is None else wanted
     if wanted > possible:
-        who = f"each of {num_clients:,} clients out of {samples:,}"
-        hint = "; disjoint=False lets them share" if disjoint else ""
-        raise ValueError(f"expected at most {possible:,} training samples for {who}, got {wanted:,}{hint}")
+        who = f"{samples:,} for {num_clients:,} clients" if disjoint else f"all of the {samples:,}"
+        raise ValueError(
+            f"expected at most {possible:,} training samples per client ({who}), got train_per_client = "
+            f"{wanted:,}{hint}"
+        )
     return wanted
 
 
@@ -128,7 +139,8 @@ def _test_counts(counts: Counts, stock: Counts, wanted: int) -> Counts:
         k = int(np.flatnonzero(total == 0)[0])
         classes = np.flatnonzero(counts[k]).tolist()
         raise ValueError(
-            f"expected test samples of some class of every client, got none of {classes} for {k}"
+            f"expected test samples for every client, got none for client {k}: it trains on the classes "
+            f"{classes}, and the test part has no sample of these"
         )
     share /= total
     limit = np.divide(stock, share, out=np.full(share.shape, np.inf), where=share > 0).min(1)

@@ -3,12 +3,14 @@
     digits      1,797 handwritten digits, 8 x 8: inside the package
     cifar10     root/cifar-10-batches-bin/      cifar100    root/cifar-100-binary/
     ham10000    root/ham10000.npz               NAME        root/NAME.npz, any other name (npz.py)
+    PATH        a name with a / in it, or that ends in .npz: that file, from the working directory
 
 root is the argument, else the environment variable SPARSE_DATA, else ./data. Nothing is ever downloaded.
 """
 
 import os
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,8 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from fl.data import cifar, npz
+from fl.config_source import is_path
+from fl.data import cifar, memory, npz
 from fl.data.dataset import Dataset, Part, channel_statistics
 
 _CIFAR_PAGE = "the CIFAR page of Alex Krizhevsky (www.cs.toronto.edu/~kriz/cifar.html)"
@@ -26,14 +29,14 @@ _CHUNK = 512
 
 
 def load(name: str, root: str | Path | None = None, *, size: int | None = None) -> Dataset:
-    """The data set `name`, or the file `name` if it ends in .npz; `size`: resize images to size x size."""
+    """The data set of that name, or in the file of that path; `size`: resize images to size x size."""
     folder = data_root(root)
     if name == "digits":
         data = npz.read(name, Path(__file__).with_name("digits.npz"))
     elif name in BINARIES:
         data = _cifar(BINARIES[name], folder)
     else:
-        path = folder / (name if name.endswith(".npz") else f"{name}.npz")
+        path = Path(name).expanduser() if is_path(name) else folder / f"{name}.npz"
         if not path.is_file():
             raise FileNotFoundError(_absent(name, path))
         data = npz.read(path.stem, path, grouped=name == "ham10000")
@@ -57,7 +60,9 @@ def resized(data: Dataset, size: int) -> Dataset:
 
 
 def _resize(images: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    out = np.empty((*images.shape[:2], size, size), dtype=np.uint8)
+    shape = (*images.shape[:2], size, size)
+    memory.check(prod(shape), f"{len(images):,} images of {size} x {size} pixels")
+    out = np.empty(shape, dtype=np.uint8)
     for start in range(0, len(images), _CHUNK):
         x = torch.from_numpy(images[start : start + _CHUNK].astype(np.float32))
         x = F.interpolate(x, (size, size), mode="bilinear", align_corners=False, antialias=True)
@@ -77,6 +82,8 @@ def _cifar(binary: cifar.Binary, root: Path) -> Dataset:
 
 
 def _absent(name: str, path: Path) -> str:
+    if is_path(name):
+        return f"data.name: expected an .npz file, got {name}: there is no file {path.absolute()}"
     what = f"{name}: expected {path}, got no such file. "
     if name == "ham10000":
         return what + (

@@ -59,8 +59,10 @@ def pathological(
     possible = int(room.sum(1).min())
     per = possible if per is None else per
     if not n <= per <= possible:
-        who = f"each of {num_clients:,} clients with {n} classes"
-        raise ValueError(f"expected {n} to {possible:,} training samples for {who}, got {per:,}")
+        raise ValueError(
+            f"expected from {n} (one per class) to {possible:,} training samples per client (what there is "
+            f"for each of {num_clients:,} with {n} classes), got train_per_client = {per:,}"
+        )
     counts = np.zeros((num_clients, len(stock)), dtype=np.int64)
     np.put_along_axis(counts, chosen, _level(room, per), axis=1)
     return counts
@@ -70,15 +72,28 @@ def _slots(stock: Counts, most: Counts, n: int, num_clients: int) -> Counts:
     """How many clients have each class: n K in all, in proportion to its samples up to `most`."""
     wanted = n * num_clients
     if most.sum() < wanted:
-        raise ValueError(
-            f"expected {n} classes for each of {num_clients:,} clients, got samples for {int(most.sum()):,} "
-            f"of {wanted:,} (client, class) pairs"
-        )
+        raise ValueError(_too_many(stock, n, num_clients))
     lo, hi = 0.0, float(num_clients)  # slots a sample
     for _ in range(100):
         middle = (lo + hi) / 2
         lo, hi = (middle, hi) if np.minimum(most, middle * stock).sum() <= wanted else (lo, middle)
     return rounded(np.minimum(most, lo * stock)[None], np.array([wanted]), most)[0]
+
+
+def _too_many(stock: Counts, n: int, num_clients: int) -> str:
+    """Why n classes for everybody cannot be."""
+    filled = int((stock > 0).sum())
+    if filled < n:
+        return f"expected classes_per_client of at most {filled}, the classes with training samples, got {n}"
+    low, high = 0, num_clients  # the most clients for whom the samples last
+    while high - low > 1:
+        middle = (low + high) // 2
+        enough = np.minimum(stock, middle).sum() >= n * middle
+        low, high = (middle, high) if enough else (low, middle)
+    return (
+        f"expected at most {low:,} clients with {n} classes each, for whom the {int(stock.sum()):,} training "
+        f"samples last, got num_clients = {num_clients:,}"
+    )
 
 
 def _assign(slots: Counts, n: int, num_clients: int, rng: np.random.Generator) -> Counts:

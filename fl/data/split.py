@@ -19,7 +19,7 @@ def split(
     if groups is None:
         groups = np.arange(len(labels))
     if groups.shape != labels.shape:
-        raise ValueError(f"expected one group a label, got groups {groups.shape}, labels {labels.shape}")
+        raise ValueError(f"expected one group per label, got groups {groups.shape}, labels {labels.shape}")
     _, first, group, size = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
     label = labels[first]
     order = np.lexsort((stream(0, "split").random(len(first)), label))  # by class, then at random

@@ -104,7 +104,7 @@ def test_the_command_line(tmp_path):
     out = tmp_path / "run"
     done = CliRunner().invoke(app, ["run", "demo", *options, "--out", str(out), "--workers", "1"])
     assert done.exit_code == 0, done.output
-    assert "demo: feddst on digits" in done.output and (out / "report.html").stat().st_size > 1000
+    assert "demo-feddst: feddst on digits" in done.output and (out / "report.html").stat().st_size > 1000
     assert [line["sampled"] for line in read_jsonl(out / METRICS)] == [3, 3]  # as many as neighbours
 
 

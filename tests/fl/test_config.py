@@ -26,10 +26,15 @@ def test_presets_are_valid_and_complete(name):
     [
         (
             "da_dpfl.max_wiat=3",
-            r"da_dpfl.max_wiat: expected a known key, got da_dpfl.max_wiat = 3; did you mean 'max_wait'\?",
+            r"da_dpfl.max_wiat: expected a known key, got .* = 3; did you mean 'da_dpfl.max_wait'\?",
         ),
         ("trainig.lr=1.0", "trainig: .* did you mean 'training'"),
         ("da_dpfl.pqi.ppp=1", "da_dpfl.pqi.ppp: expected a known key"),
+        ("alpha=0.1", r"alpha: expected a known key, got alpha = 0.1; did you mean 'data.alpha'\?"),
+        ("density=0.1", r"density: .* did you mean 'da_dpfl.density'\?"),
+        ("clients_per_round=3", "did you mean 'ditto.clients_per_round' or 'fedavg.clients_per_round' or"),
+        ("data.lr=0.1", r"data.lr: .* did you mean 'training.lr'\?"),
+        ("model.depth.x=1", r"model.depth: expected a known key, got model.depth = .* known are \['name'"),
         ("qqq=1", r"qqq: expected a known key, got qqq = 1; known are \['name',"),
         ("training.lr=-1", "training.lr: expected a number above 0.0, got -1"),
         ("training.lr=fast", "training.lr: expected a number, got 'fast'"),
@@ -48,7 +53,7 @@ def test_presets_are_valid_and_complete(name):
         ("da_dpfl.pqi.p=2", "da_dpfl.pqi: expected p < q, got p = 2.0, q = 1.0"),
         ("algorithm=da_dpl", r"algorithm: expected one of \[.*'da_dpfl'.*\], got 'da_dpl'; did you mean"),
         ("topology.degree=12", "topology.degree: expected fewer neighbours than num_clients = 12, got 12"),
-        ("topology.kind=edges", "topology.edges: expected a file with kind 'edges'"),
+        ("topology.kind=edges", "topology.edges: expected a file with topology.kind = edges, got none"),
         ("model=3", "model: expected a section"),
         ("model.hidden=[1, 0]", "model.hidden.1: expected a number from 1 on, got 0"),
         ("training", "expected a change as key=value, .* got 'training'"),
@@ -112,6 +117,8 @@ def test_a_file_may_extend_a_preset(tmp_path):
     [
         ("seed = ", "expected TOML, got"),
         ("seed = 1\nseed = 2", "expected TOML, got"),
+        ("alpha = 0.1", "did you mean 'data.alpha'"),
+        ("[trainning]\nlr = 1.0", "trainning: .* did you mean 'training'"),
         ("extends = 3", "extends: expected the name of a preset, got 3"),
         ('extends = "nobody"', "expected a preset out of"),
     ],
@@ -198,7 +205,7 @@ def test_the_plain_form_of_any_configuration_gives_it_back(preset, data):
 
 @pytest.mark.parametrize("path", [".".join(path) for path, _, unsets in FIELDS if unsets])
 def test_the_plain_form_keeps_what_was_set_to_none(path):
-    first = config.load("demo", [f"{path}=none"])
+    first = config.changed(config.load("demo"), [f"{path}=none"])
     again = config.parse(config.plain(first))
     assert again == first and _at(again, path) is None is not _at(config.load("demo"), path)
 
@@ -268,3 +275,33 @@ def test_paper_settings():
     code = config.load("authors-code").settings
     assert (code.reuse_index, code.wait_rule, code.max_wait_schedule) == ("id", "index", "staircase")
     assert code.shared_initial_mask and (code.pqi.eta_c, code.pqi.gamma) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ([], "demo"),
+        (["data.name=mine"], "demo-mine"),
+        (["data.name=sets/mine.npz", "training.lr=0.2"], "demo-mine"),
+        (["algorithm=dispfl"], "demo-dispfl"),
+        (["algorithm=dispfl", "data.name=mine"], "demo-mine-dispfl"),
+        (["data.name=digits", "algorithm=da_dpfl"], "demo"),
+        (["data.name=none"], "demo"),
+        (["data.name=mine", "name=own"], "own"),
+    ],
+)
+def test_a_run_is_named_after_the_data_and_algorithm_that_were_changed(changes, name):
+    assert config.load("demo", changes).name == name
+
+
+def test_a_file_adds_to_the_name_that_it_inherits(tmp_path):
+    (tmp_path / "mine.toml").write_text('extends = "demo"\nalgorithm = "beer"')
+    assert config.load(tmp_path / "mine.toml").name == "demo-beer"
+    assert config.load(tmp_path / "mine.toml", ["data.name=mine"]).name == "demo-beer-mine"
+    (tmp_path / "own.toml").write_text('extends = "demo"\nname = "own"\nalgorithm = "beer"')
+    assert config.load(tmp_path / "own.toml").name == "own"
+    assert config.changed(config.load("demo"), ["algorithm=beer"]).name == "demo"  # no user asked for it
+
+
+def test_a_quoted_none_is_a_string():
+    assert config.load("demo", ['name="none"']).name == "none"

@@ -76,11 +76,12 @@ def restored(path, algorithm, layout):
 
 @pytest.mark.parametrize("grow", ["gradient", "random"])
 def test_da_dpfl_without_waiting_and_pruning_is_dispfl_bit_by_bit(tiny, tmp_path, grow):
-    same = ["num_rounds=3", "training.max_norm=0.5"]
+    same = ["num_rounds=3"]
     ours, theirs = tmp_path / "dispfl", tmp_path / "da_dpfl"
     changes = ["algorithm=dispfl", "dispfl.max_norm=0.5", f"dispfl.grow={grow}", *same]
     federation.start(tiny(*changes), ours, Options(workers=1))
-    changes = ["da_dpfl.max_wait=0", "da_dpfl.min_first_prune=3", f"da_dpfl.grow={grow}", *same]
+    changes = ["da_dpfl.max_wait=0", "da_dpfl.min_first_prune=3", "training.max_norm=0.5"]
+    changes += [f"da_dpfl.grow={grow}", *same]
     federation.start(tiny(*changes), theirs, Options(workers=1))
     layout = federation.prepare(tiny()).initial.layout
     a, b = restored(ours, dispfl, layout), restored(theirs, da_dpfl, layout)

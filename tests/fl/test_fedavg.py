@@ -164,5 +164,6 @@ def test_more_than_there_are_is_refused(tiny):
         with pytest.raises(ConfigError) as wrong:
             tiny(f"algorithm={name}", f"{name}.clients_per_round=5")
         assert str(wrong.value) == f"{name}.clients_per_round: expected at most num_clients = 4, got 5"
-    assert tiny("fedavg.clients_per_round=5").algorithm == "da_dpfl"  # of others nothing is asked
+    others = {"num_clients": 4, "topology": {"degree": 2}, "fedavg": {"clients_per_round": 5}}
+    assert config.parse(others).algorithm == "da_dpfl"  # of others nothing is asked
     assert isinstance(tiny("algorithm=fedavg").settings, Config) and config.load("demo")

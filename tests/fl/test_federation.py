@@ -252,7 +252,7 @@ def test_errors_before_anything_is_written(tiny, tmp_path):
         (
             ["model.norm=batch"],
             ConfigError,
-            r"model.norm: expected options of small_cnn \(\['width'\]\), got",
+            "model.norm: expected a key that has an effect here: it counts with model.name = resnet18 or",
         ),
         (
             ["topology.kind=regular", "num_clients=5", "topology.degree=3"],

@@ -1,13 +1,14 @@
 """Every accepted form of an .npz file, every refusal, and files that were damaged."""
 
 import io
+import zipfile
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl.data import load
+from fl.data import load, memory, npz
 from fl.data.npz import read
 
 
@@ -92,7 +93,7 @@ def test_class_names_also_of_classes_without_samples(saved):
         (arrays(shape=()), r"expected x as \[n, H, W\].*got \(20,\)"),
         (arrays(shape=(2, 2, 2)), r"C = 1 or 3, got \(20, 2, 2, 2\)"),
         (arrays(shape=(3, 2, 3)), r"C = 1 or 3, got \(20, 3, 2, 3\)"),  # either could be the channels
-        (arrays() | {"y": np.zeros(20)}, r"y as 20 integer labels, one an image, got float64 \(20,\)"),
+        (arrays() | {"y": np.zeros(20)}, r"y as 20 integer labels, one per image, got float64 \(20,\)"),
         (arrays() | {"y": np.zeros((20, 1), int)}, r"got int64 \(20, 1\)"),
         (arrays() | {"y": np.zeros(19, int)}, r"got int64 \(19,\)"),
         (arrays() | {"y": np.arange(20) - 1}, "y from 0 to 65535, got -1 to 18"),
@@ -100,7 +101,7 @@ def test_class_names_also_of_classes_without_samples(saved):
         (arrays(classes=[["a", "b"]]), "list of names"),
         (arrays(x_test=np.zeros((2, 4, 5), np.uint8)), "'x_test' and 'y_test', got no 'y_test'"),
         (arrays(x_test=np.zeros((2, 5, 5), np.uint8), y_test=np.zeros(2, int)), "images of one shape"),
-        (arrays(groups=np.zeros(3)), r"one group a label, got groups \(3,\)"),
+        (arrays(groups=np.zeros(3)), r"one group per label, got groups \(3,\)"),
         (arrays(n=0), "at least one image"),
         (arrays() | {"y": np.full(20, 2**63, np.uint64)}, "y from 0 to 65535, got 9223372036854775808 to"),
         (arrays(n=1), "at least one"),  # nothing is left for the other part
@@ -114,9 +115,81 @@ def test_refusals_name_the_file(saved, content, message):
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize("shape", [(20, 0, 5), (20, 4, 0), (20, 0, 0, 3), (20, 1, 0, 4)])
+def test_images_of_no_pixels_are_refused(saved, shape):
+    with pytest.raises(ValueError, match="expected x as images of at least one pixel, got"):
+        read("some", saved(x=np.zeros(shape, np.uint8), y=np.arange(20) % 2))
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (
+            np.where(np.arange(20) == 7, 65535, np.arange(20) % 2),
+            r"got none of 65,533 \(2, 3, 4, 5, 6, \.\.\.\)",
+        ),
+        (
+            np.arange(20) % 2 + 1,
+            r"every class from 0 to 2, got none of 1 \(0\): number the classes without gaps",
+        ),
+    ],
+)
+def test_labels_with_gaps_are_refused_unless_the_classes_have_names(saved, labels, message):
+    with pytest.raises(ValueError, match=message):
+        read("some", saved(**arrays() | {"y": labels}))
+    names = [f"class {i}" for i in range(labels.max() + 1)]
+    assert read("some", saved(**arrays(classes=names) | {"y": labels})).num_classes == len(names)
+
+
+def test_a_class_of_the_test_part_alone_is_refused(saved):
+    test = {"x_test": arrays()["x"][:3], "y_test": np.array([0, 1, 2])}
+    with pytest.raises(ValueError, match=r"training samples of every class from 0 to 2, got none of 1 \(2\)"):
+        read("some", saved(**arrays(**test)))
+
+
+@pytest.mark.parametrize("name", ["x", "x.npy"])
+def test_a_member_that_is_no_array_is_refused(tmp_path, name):
+    with zipfile.ZipFile(tmp_path / "some.npz", "w") as archive:
+        archive.writestr(name, "no array")
+    with pytest.raises(ValueError, match="expected an intact .npz file without pickles, got: .*no array"):
+        read("some", tmp_path / "some.npz")
+
+
+def announced(path, shape, content):
+    """An archive whose header of x says `shape`."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", header.getvalue() + content)
+    return path
+
+
+def test_a_header_that_lies_is_refused_before_memory_is_taken(tmp_path):
+    path = announced(tmp_path / "some.npz", (10**6, 10**3, 10**3), b"few")
+    with pytest.raises(ValueError, match="x.npy of 1,000,000,000,000 bytes by its header .*, but with 3"):
+        read("some", path)
+    with pytest.raises(ValueError, match="by its header"):
+        read("some", announced(tmp_path / "some.npz", (-1, -3, 1), b"few"))
+
+
+def test_a_file_that_inflates_beyond_all_images_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(npz, "_LARGE", 10**6)
+    path = announced(tmp_path / "some.npz", (100, 200, 200), bytes(4 * 10**6))
+    with pytest.raises(ValueError, match="arrays of 0.0 GB in 0.0 MB, which no images compress to"):
+        read("some", path)
+
+
+def test_a_file_that_does_not_fit_into_memory_is_refused(saved, monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda: 1000)
+    with pytest.raises(
+        ValueError, match="expected the arrays, twice, to fit into memory, got .* 0.0 GB free"
+    ):
+        read("some", saved(**arrays(n=100)))
+
+
 def test_pickles_are_not_read(saved):
     path = saved(x=np.array([{}], dtype=object), y=np.zeros(1, int))
-    with pytest.raises(ValueError, match="without pickles"):
+    with pytest.raises(ValueError, match="without pickles, got: x.npy with pickled Python objects"):
         read("some", path)
 
 

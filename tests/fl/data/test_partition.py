@@ -121,16 +121,16 @@ def test_every_sample_is_as_likely(digits):
         ({"num_clients": 0}, "num_clients of at least 1, got 0"),
         (
             {"num_clients": 1439},
-            "at most 0 training samples for each of 1,439 clients out of 1,438, got 1; disjoint",
+            "at most 1,438 clients to divide 1,438 training samples among, got num_clients = 1,439; or let",
         ),
         (
             {"train_per_client": 144},
-            "at most 143 training samples for each of 10 clients out of 1,438, got 144",
+            r"at most 143 training samples per client \(1,438 for 10 clients\), got train_per_client = 144",
         ),
         ({"train_per_client": 144, "kind": "iid"}, "at most 143"),
         ({"train_per_client": 0}, "train_per_client of at least 1, got 0"),
-        ({"train_per_client": 1439, "disjoint": False}, "at most 1,438 .* got 1,439$"),
-        ({"disjoint": False}, "train_per_client with disjoint=False"),
+        ({"train_per_client": 1439, "disjoint": False}, "at most 1,438 .* got train_per_client = 1,439$"),
+        ({"disjoint": False}, "train_per_client with disjoint = false"),
         ({"test_per_client": 0}, "test_per_client of at least 1, got 0"),
         ({"test_per_client": 360}, "test_per_client up to 359, got 360"),
         ({"kind": "random"}, "out of \\['dirichlet', 'pathological', 'iid'\\], got 'random'"),
@@ -138,7 +138,10 @@ def test_every_sample_is_as_likely(digits):
         ({"alpha": float("nan")}, "alpha from 1e-9 on, got nan"),
         ({"kind": "pathological", "classes_per_client": 11}, "1 to 10 classes per client, got 11"),
         ({"kind": "pathological", "classes_per_client": 0}, "1 to 10 classes per client, got 0"),
-        ({"kind": "pathological", "train_per_client": 500}, "training samples for each of 10 clients with 2"),
+        (
+            {"kind": "pathological", "train_per_client": 500},
+            r"\(what there is for each of 10 with 2 classes\), got train_per_client = 500",
+        ),
     ],
 )
 def test_refusals(digits, how, message):
@@ -149,7 +152,7 @@ def test_refusals(digits, how, message):
 def test_a_client_without_test_samples_is_refused(labelled):
     data = labelled([0] * 50 + [1] * 50, [0] * 10)
     with pytest.raises(
-        ValueError, match=r"test samples of some class of every client, got none of \[1\] for"
+        ValueError, match=r"got none for client \d: it trains on the classes \[1\], and the test part has no"
     ):
         partition(data, 10, "pathological", classes_per_client=1)
     result = partition(data, 10, "iid")  # a class without test samples has no share of the test set

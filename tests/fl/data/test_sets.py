@@ -45,8 +45,25 @@ def test_each_place_is_used(monkeypatch, tmp_path):
     monkeypatch.setenv("SPARSE_DATA", str(tmp_path / "variable"))
     assert load("some").mean == (8.0,)
     assert load("some", tmp_path / "argument").mean == (8.0,)
-    assert load("some.npz", str(tmp_path / "here")).mean == (4.0,)
-    assert load(str(tmp_path / "here" / "some.npz")).mean == (4.0,)  # an absolute name needs no root
+    assert load(str(tmp_path / "here" / "some.npz")).mean == (4.0,)
+
+
+def test_a_path_is_that_path(monkeypatch, tmp_path):
+    """From the working directory, whatever the root is; also from one folder up, or from home."""
+    (tmp_path / "data" / "data").mkdir(parents=True)
+    np.savez(tmp_path / "data" / "mine.npz", x=np.full((20, 4, 4), 7, np.uint8), y=np.zeros(20, int))
+    monkeypatch.setenv("SPARSE_DATA", str(tmp_path / "data" / "data"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for name in ("data/mine.npz", "./data/mine.npz", "~/data/mine.npz"):
+        assert load(name, tmp_path / "nowhere").mean == (7.0,) and load(name).name == "mine"
+    monkeypatch.chdir(tmp_path / "data")
+    assert load("mine.npz").mean == (7.0,)
+    with pytest.raises(FileNotFoundError) as caught:
+        load("data/mine.npz")
+    assert str(caught.value) == (
+        f"data.name: expected an .npz file, got data/mine.npz: there is no file {tmp_path}/data/data/mine.npz"
+    )
 
 
 @pytest.mark.parametrize(

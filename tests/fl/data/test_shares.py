@@ -144,10 +144,22 @@ def test_rounded_prefers_large_remainders():
 @pytest.mark.parametrize(
     ("stock", "clients", "n", "per", "message"),
     [
-        ([10, 10], 10, 2, 3, "expected 2 to 2 training samples for each of 10 clients with 2 classes, got 3"),
-        ([10, 10], 5, 2, 1, "expected 2 to 4 training samples .* got 1"),
-        ([10, 9], 10, 2, None, r"samples for 19 of 20 \(client, class\) pairs"),
-        ([10, 0], 1, 2, None, r"samples for 1 of 2 \(client, class\) pairs"),
+        (
+            [10, 10],
+            10,
+            2,
+            3,
+            r"expected from 2 \(one per class\) to 2 training samples per client .* got train_per_client = 3",
+        ),
+        ([10, 10], 5, 2, 1, "to 4 training samples .* got train_per_client = 1"),
+        (
+            [10, 9],
+            10,
+            2,
+            None,
+            "at most 9 clients with 2 classes each, for whom the 19 training samples last, got .* = 10",
+        ),
+        ([10, 0], 1, 2, None, "classes_per_client of at most 1, the classes with training samples, got 2"),
     ],
 )
 def test_refusals(stock, clients, n, per, message):

@@ -1,0 +1,79 @@
+"""What is wrong with a configuration, in words: one line per problem, with the key that was meant."""
+
+import difflib
+import re
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+_BOUNDS = {
+    "greater_than": "above {gt}",
+    "greater_than_equal": "from {ge} on",
+    "less_than": "below {lt}",
+    "less_than_equal": "up to {le}",
+    "finite_number": "that is finite",
+}
+_TYPES = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "string_type": "a string",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "model_type": "a section (a table of keys)",
+}
+
+
+def explain(error: Any, keys: Sequence[str], others: Collection[str]) -> str:
+    """One line for one of pydantic's errors. `keys`: all there are; `others`: algorithms that do not run."""
+    key, context = ".".join(map(str, error["loc"])), error.get("ctx", {})
+    given = error["input"]
+    match error["type"]:
+        case "extra_forbidden":
+            return f"{key}: expected a known key, got {key} = {given!r}{meant(key, given, keys, others)}"
+        case "value_error":
+            return f"{key}: {context['error']}" if key else str(context["error"])
+        case "literal_error":
+            near = nearest(given, re.findall("'([^']*)'", context["expected"]))
+            return f"{key}: expected {context['expected']}, got {given!r}{near}"
+        case kind if kind in _BOUNDS:
+            return f"{key}: expected a number {_BOUNDS[kind].format(**context)}, got {given!r}"
+        case kind if kind in _TYPES:
+            return f"{key}: expected {_TYPES[kind]}, got {given!r}"
+    return f"{key}: {error['msg']}, got {given!r}"
+
+
+def meant(key: str, given: object, keys: Sequence[str], others: Collection[str]) -> str:
+    """The known keys (or sections, where a table was given) that an unknown one may stand for."""
+    section, _, last = key.rpartition(".")
+    known = sorted({_section(one) for one in keys} - {""}) if isinstance(given, dict) else [*keys]
+    found = [one for one in known if _last(one) == last]
+    found = found or _close(last, [one for one in known if _section(one) == section], 0.5)
+    found = found or _close(last, known, 0.75)
+    found = [one for one in found if one.split(".")[0] not in others] or found
+    if found:
+        return f"; did you mean {' or '.join(map(repr, found[:3]))}?"
+    at = f"{section}." if section else ""
+    here = [one[len(at) :].partition(".")[0] for one in keys if one.startswith(at)]
+    return f"; known are {list(dict.fromkeys(here))}"
+
+
+def nearest(word: object, known: Iterable[str]) -> str:
+    """The most similar one, as a question; "" where none is."""
+    near = _close(str(word), known, 0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _close(word: str, known: Iterable[str], cutoff: float) -> list[str]:
+    """Those whose last part is the most similar."""
+    by_last: dict[str, list[str]] = {}
+    for one in known:
+        by_last.setdefault(_last(one), []).append(one)
+    near = difflib.get_close_matches(word, by_last, n=1, cutoff=cutoff)
+    return by_last[near[0]] if near else []
+
+
+def _section(key: str) -> str:
+    return key.rpartition(".")[0]
+
+
+def _last(key: str) -> str:
+    return key.rpartition(".")[2]
