@@ -16,7 +16,8 @@ from sparse_engine.flops import Flops, count_flops, training_flops
 from sparse_engine.growing import Growth, rigl, rigl_fraction
 from sparse_engine.masks import erk_densities, erk_masks, uniform_masks
 from sparse_engine.modules import compress, load, masks
-from sparse_engine.nn.convert import dense_gradients, report, sparsify, to_dense
+from sparse_engine.nn.convert import dense_gradients, sparsify, to_dense
+from sparse_engine.nn.report import Report, Row, report
 from sparse_engine.optim import SparseSGD
 from sparse_engine.pattern import Pattern
 from sparse_engine.plan import steady_plan
@@ -31,7 +32,9 @@ __all__ = [
     "Layout",
     "PQIConfig",
     "Pattern",
+    "Report",
     "RigL",
+    "Row",
     "SparseSGD",
     "SparseTensor",
     "State",

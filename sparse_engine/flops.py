@@ -1,16 +1,18 @@
 """What a sample costs in floating-point operations, from the pattern, exactly.
 
-    forward = sum over convolutions and linear layers of  2 MAC + bias adds
-    MAC     = stored entries of the weight * output positions             step = 3 forward
+    forward = sum over layers with weights of  2 MAC + bias adds
+    MAC     = stored entries of the weight * positions where it is used     step = 3 forward
 
 A step is the forward pass, the input gradient and the weight gradient on the mask. Padding is multiplied like
-everything else, as the dense figure has it. Norms, activations and pools are not counted, nor is what a
-network computes outside its convolutions and linear layers.
+everything else, as the dense figure has it. Layers are convolutions, linear, bilinear and recurrent ones, and
+the projections of nn.MultiheadAttention. Norms, activations and pools are not counted, nor products of
+activations (attention scores), nor what a network computes with parameters of its own.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from math import prod
 from typing import Any, Literal, NamedTuple
@@ -19,17 +21,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.parameter import is_lazy
+from torch.nn.utils.rnn import PackedSequence
 
 from sparse_engine import modules
 from sparse_engine.pattern import Pattern
 
-Kind = Literal["conv", "conv_transposed", "linear"]
+Kind = Literal["conv", "conv_transposed", "linear", "bilinear", "recurrent", "attention"]
 Shape = tuple[int, ...]
+Recurrent = nn.RNNBase | nn.RNNCellBase
 
 
 @dataclass(frozen=True)
 class LayerFlops:
-    """One layer, all its calls together. `name` is its weight's, as in masks."""
+    """One weight, all its uses together. `name` is the weight's, as in masks."""
 
     name: str
     kind: Kind
@@ -51,42 +55,60 @@ class Flops:
 
 
 def count_flops(
-    net: nn.Module, input_shape: Sequence[int], masks: Mapping[str, Tensor] | None = None
+    net: nn.Module,
+    input_shape: Sequence[int] | None = None,
+    masks: Mapping[str, Tensor] | None = None,
+    *,
+    sample: Any = None,
 ) -> Flops:
     """The cost of one sample of `input_shape`, which is (channels, height, width) or (features,).
 
-    `masks`: {weight's name: bool tensor}; a weight without one counts whole. None: what `net` stores itself.
-    Runs a sample of zeros through `net`, in evaluation mode and without gradients, and leaves it as it was.
+    Where zeros of a shape will not do (token ids, several inputs), `sample` is what `net` takes, with a batch
+    of one: a tensor, or a tuple of arguments. `masks`: {weight's name: bool tensor}; a weight without one
+    counts whole. None: what `net` stores itself. Runs the sample through `net`, in evaluation mode and
+    without gradients, and leaves it as it was.
+
+    >>> import torch, sparse_engine as se
+    >>> se.count_flops(torch.nn.Linear(20, 50), (20,)).dense_forward  # 2 * 20 * 50, and 50 biases
+    2050
     """
-    shape = _checked(net, input_shape)
+    given = _arguments(net, input_shape, sample)
     layers = _layers(net)
     entries = _entries(layers, masks)
     rows: dict[str, LayerFlops] = {}
 
-    def record(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-        size = layers[name].shape
-        kind = _kind(module, size)
-        # one sample: what is not channels (dim 0 of the weight) is positions
-        positions = (inputs[0] if kind == "conv_transposed" else output).numel() // max(size[0], 1)
-        before = rows.get(name, LayerFlops(name, kind, 0, 0, 0, ()))
-        rows[name] = LayerFlops(
-            name,
-            kind,
-            before.dense_macs + prod(size) * positions,
-            before.sparse_macs + entries[name] * positions,
-            before.bias_adds + (output.numel() if getattr(module, "bias", None) is not None else 0),
-            tuple(output.shape[1:]),
-        )
+    def record(path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict, output: Any) -> None:
+        for use in _uses(path, module, layers, args, kwargs, output):
+            before = rows.get(use.name, LayerFlops(use.name, use.kind, 0, 0, 0, ()))
+            rows[use.name] = LayerFlops(
+                use.name,
+                use.kind,
+                before.dense_macs + int(prod(layers[use.name].shape) * use.positions),
+                before.sparse_macs + int(entries[use.name] * use.positions),
+                before.bias_adds + use.bias_adds,
+                use.output_size,
+            )
 
-    hooks = [layer.module.register_forward_hook(partial(record, name)) for name, layer in layers.items()]
+    modules = {id(layer.module): layer for layer in layers.values()}.values()
+    hooks = [
+        layer.module.register_forward_hook(partial(record, layer.path), with_kwargs=True) for layer in modules
+    ]
     try:
-        _run(net, shape)
+        _run(net, given)
     finally:
         for hook in hooks:
             hook.remove()
     dense = sum(2 * row.dense_macs + row.bias_adds for row in rows.values())
     sparse = sum(2 * row.sparse_macs + row.bias_adds for row in rows.values())
     return Flops(dense, sparse, 3 * dense, 3 * sparse, tuple(rows.values()))
+
+
+def is_counted(module: nn.Module) -> bool:
+    """Does `count_flops` know what this layer does with its weights? A look-up (Embedding) costs nothing."""
+    known = (
+        _ConvNd | nn.Linear | nn.Bilinear | Recurrent | nn.MultiheadAttention | nn.Embedding | nn.EmbeddingBag
+    )
+    return isinstance(module, known) or isinstance(getattr(module, "pattern", None), Pattern)
 
 
 def training_flops(
@@ -110,9 +132,20 @@ def training_flops(
 
 
 class _Layer(NamedTuple):
+    path: str
     module: nn.Module
     shape: Shape  # of the weight, as in the dense network
     entries: int  # stored
+
+
+class _Use(NamedTuple):
+    """One weight in one call."""
+
+    name: str
+    kind: Kind
+    positions: int | Fraction  # a fraction where parts of the weight meet different numbers of them
+    bias_adds: int
+    output_size: Shape
 
 
 def _layers(net: nn.Module) -> dict[str, _Layer]:
@@ -120,20 +153,82 @@ def _layers(net: nn.Module) -> dict[str, _Layer]:
     stored = modules.masks(net)
     found = {}
     for path, module in net.named_modules():
-        name = f"{path}.weight" if path else "weight"
+        name = _join(path, "weight")
         pattern = getattr(module, "pattern", None)
         if name in stored and not stored[name].is_meta:
-            found[name] = _Layer(module, tuple(stored[name].shape), int(stored[name].count_nonzero()))
+            shape = tuple(stored[name].shape)
+            found[name] = _Layer(path, module, shape, int(stored[name].count_nonzero()))
         elif isinstance(pattern, Pattern):
-            found[name] = _Layer(module, tuple(pattern.shape), pattern.nnz)
+            found[name] = _Layer(path, module, tuple(pattern.shape), pattern.nnz)
         elif isinstance(module, _ConvNd | nn.Linear):
-            found[name] = _Layer(module, tuple(module.weight.shape), module.weight.numel())
+            found[name] = _Layer(path, module, tuple(module.weight.shape), module.weight.numel())
+        elif isinstance(module, nn.Bilinear | Recurrent | nn.MultiheadAttention):
+            for own, w in module._parameters.items():
+                if w is not None and w.dim() > 1:
+                    found[_join(path, own)] = _Layer(path, module, tuple(w.shape), w.numel())
     return found
+
+
+def _uses(
+    path: str,
+    module: nn.Module,
+    layers: Mapping[str, _Layer],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    output: Any,
+) -> Iterator[_Use]:
+    """What one call of a layer does with its weights. One sample: what is not channels is positions."""
+    given = [*args, *kwargs.values()]
+    if isinstance(module, nn.MultiheadAttention):
+        yield from _attention_uses(path, module, args, kwargs, tuple(output[0].shape[1:]))
+        return
+    if isinstance(module, Recurrent):
+        x = given[0].data if isinstance(given[0], PackedSequence) else given[0]
+        y = output[0] if isinstance(output, tuple) else output
+        size = tuple(y.data.shape[1:] if isinstance(y, PackedSequence) else y.shape[1:])
+        steps = x.numel() // max(module.input_size, 1)
+        for name, w in module._parameters.items():
+            if w is not None and w.dim() > 1:
+                bias = module._parameters.get(name.replace("weight", "bias", 1))
+                adds = 0 if bias is None else bias.numel() * steps
+                yield _Use(_join(path, name), "recurrent", steps, adds, size)
+        return
+    name = _join(path, "weight")
+    shape = layers[name].shape
+    kind = _kind(module, shape)
+    positions = (given[0] if kind == "conv_transposed" else output).numel() // max(shape[0], 1)
+    adds = output.numel() if getattr(module, "bias", None) is not None else 0
+    yield _Use(name, kind, positions, adds, tuple(output.shape[1:]))
+
+
+def _attention_uses(
+    path: str, module: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: Mapping[str, Any], size: Shape
+) -> Iterator[_Use]:
+    """The projections of query, key and value, and that of the result."""
+    named = dict(zip(("query", "key", "value"), args, strict=False)) | dict(kwargs)
+    width = max(module.embed_dim, 1)
+    query, key, value = (named[n].numel() // max(named[n].shape[-1], 1) for n in ("query", "key", "value"))
+    total = query + key + value
+    adds = 0 if module.in_proj_bias is None else width * total
+    if module.in_proj_weight is not None:
+        yield _Use(_join(path, "in_proj_weight"), "attention", Fraction(total, 3), adds, size)
+    else:
+        for name, positions in {"q": query, "k": key, "v": value}.items():
+            part = adds * positions // max(total, 1)
+            yield _Use(_join(path, f"{name}_proj_weight"), "attention", positions, part, size)
+    out = 0 if module.out_proj.bias is None else width * query
+    yield _Use(_join(path, "out_proj.weight"), "attention", query, out, size)
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
 
 
 def _kind(module: nn.Module, shape: Shape) -> Kind:
     if isinstance(module, _ConvTransposeNd):
         return "conv_transposed"
+    if isinstance(module, nn.Bilinear):
+        return "bilinear"
     return "linear" if len(shape) == 2 else "conv"
 
 
@@ -155,25 +250,34 @@ def _entries(layers: Mapping[str, _Layer], masks: Mapping[str, Tensor] | None) -
     return whole | {name: int(m.count_nonzero()) for name, m in masks.items()}
 
 
-def _checked(net: nn.Module, input_shape: Sequence[int]) -> Shape:
-    shape = tuple(input_shape)
-    if not shape or min(shape) < 1:
-        raise ValueError(f"expected the shape of one sample, such as (3, 32, 32) or (64,), got {shape}")
+def _arguments(net: nn.Module, input_shape: Sequence[int] | None, sample: Any) -> tuple[Any, ...]:
+    """What `net` is called with."""
     lazy = [name for name, x in net.named_parameters() if is_lazy(x)]
     if lazy:  # a forward pass would change the network
         raise ValueError(f"expected a network that knows its shapes, got lazy parameters {lazy}")
-    return shape
+    if (input_shape is None) == (sample is None):
+        raise ValueError(
+            "expected either an input_shape or a sample, got " + ("neither" if sample is None else "both")
+        )
+    if input_shape is None:
+        return sample if isinstance(sample, tuple) else (sample,)
+    shape = tuple(input_shape)
+    if not shape or min(shape) < 1:
+        raise ValueError(f"expected the shape of one sample, such as (3, 32, 32) or (64,), got {shape}")
+    like = next((x for x in net.parameters() if x.is_floating_point()), torch.empty(0))
+    return (torch.zeros(1, *shape, dtype=like.dtype, device=like.device),)
 
 
 @torch.no_grad()
-def _run(net: nn.Module, shape: Shape) -> None:
-    like = next((x for x in net.parameters() if x.is_floating_point()), torch.empty(0))
+def _run(net: nn.Module, given: tuple[Any, ...]) -> None:
     with _evaluation(net):
         try:
-            net(torch.zeros(1, *shape, dtype=like.dtype, device=like.device))
+            net(*given)
         except RuntimeError as error:
+            shapes = ", ".join(f"{tuple(x.shape[1:])}" for x in given if isinstance(x, Tensor))
             raise ValueError(
-                f"expected a sample that the network takes, got shape {shape}: {error}"
+                f"expected a sample that the network takes, got shape {shapes}: {error} "
+                "(input_shape gives float zeros; give other inputs as `sample`)"
             ) from error
 
 

@@ -5,11 +5,11 @@ image in batch-last memory and we have a kernel for the call, the kernel runs; e
 as it was.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -18,9 +18,16 @@ from kernels.pool import Window
 from kernels.sparse_conv import Conv
 from sparse_engine import functional, unpruned
 from sparse_engine.batch_last import is_batch_last
+from sparse_engine.nn.layer import SparseLayer
 
 
 class BatchLast(TorchFunctionMode):
+    """`net`: the network whose forward runs, to name its layers when one of them is used wrongly."""
+
+    def __init__(self, net: nn.Module | None = None) -> None:
+        super().__init__()
+        self.net = net
+
     def __torch_function__(
         self, func: Callable, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -29,7 +36,27 @@ class BatchLast(TorchFunctionMode):
             result = kernel(*args, **(kwargs or {}))
             if result is not NotImplemented:
                 return result
-        return func(*args, **(kwargs or {}))
+        if func in _PRODUCTS:
+            self._refuse_packed(func, args[:2])
+        try:
+            return func(*args, **(kwargs or {}))
+        except (IndexError, RuntimeError, TypeError, ValueError) as error:
+            self._refuse_packed(func, [*args, *(kwargs or {}).values()], error)
+            raise
+
+    def _refuse_packed(self, func: Callable, args: Iterable[Any], cause: Exception | None = None) -> None:
+        """An error that names the layer, if one of `args` is the packed weight of a sparse one, or a view."""
+        flat = [x for x in args if isinstance(x, Tensor) and x.dim() == 1]
+        if not flat or self.net is None:
+            return
+        memory = {x.untyped_storage().data_ptr() for x in flat if x.device.type != "meta"}
+        for path, layer in self.net.named_modules():
+            if isinstance(layer, SparseLayer) and layer.weight.untyped_storage().data_ptr() in memory:
+                name = f"{path}.weight" if path else "weight"
+                raise ValueError(
+                    f"expected {name} to be used by its layer alone, got {func.__name__}() on it: it is "
+                    f"sparse, a list of stored values; keep it dense with se.sparsify(..., exempt=[{name!r}])"
+                ) from cause
 
 
 def _ours(x: object) -> bool:
@@ -155,4 +182,14 @@ _KERNELS: dict[Callable, Callable[..., Any]] = {
     torch.add: _add,
     Tensor.add: _add,
     Tensor.__add__: _add,
+}
+# On a vector they mean something else than on a matrix, often without an error.
+_PRODUCTS = {
+    F.linear,
+    torch.matmul,
+    Tensor.matmul,
+    Tensor.__matmul__,
+    Tensor.__rmatmul__,
+    torch.mv,
+    torch.dot,
 }

@@ -1,21 +1,24 @@
 """nn.Module <-> State: which weights are prunable, compressing a network, writing a state back into one.
 
-Prunable are the weights of Conv2d (ungrouped) and Linear in float32. Everything else goes whole to `rest` or
-`integers`. Half-precision tensors are widened there, which is exact, and narrowed again by `load`; float64
-and complex ones would lose something and are refused. So are tied tensors: with one weight under two names,
-which of the two masks holds would be anybody's guess.
+Prunable are the weights of Conv2d and Linear that can be sparse (sparse_engine/nn/obstacles.py has the
+reasons why one cannot). Everything else goes whole to `rest` or `integers`. Half-precision tensors are
+widened there, which is exact, and narrowed again by `load`; float64 and complex ones would lose something and
+are refused. So are tied tensors: with one weight under two names, which of the two masks holds would be
+anybody's guess.
 """
 
+import copy
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import TypeGuard
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from kernels import bitmap as bitmaps
 from sparse_engine.nn.layer import SparseLayer
+from sparse_engine.nn.obstacles import obstacles
 from sparse_engine.pattern import Pattern
 from sparse_engine.state import Entry, Layout, State
 from sparse_engine.tensor import SparseTensor
@@ -65,9 +68,19 @@ def compress(
 
 
 @torch.no_grad()
-def load(net: nn.Module, state: State) -> nn.Module:
+def load(net: nn.Module, state: State | Mapping[str, Any]) -> nn.Module:
     """Write `state` into `net` and return it: sparse layers take pattern and values, dense weights get zeros
-    where nothing is stored. A refusal changes nothing."""
+    where nothing is stored. A refusal changes nothing.
+
+    `state` may also be the `state_dict()` of a sparse or dense network: a dense network takes both.
+
+    >>> import torch, sparse_engine as se
+    >>> sparse = se.sparsify(torch.nn.Linear(20, 50), density=0.1)
+    >>> se.load(torch.nn.Linear(20, 50), sparse.state_dict()).weight.count_nonzero()
+    tensor(100)
+    """
+    if not isinstance(state, State):
+        return _load_state_dict(net, state)
     tensors = _tensors(net)
     layers = _sparse_layers(net)
     layout = state.layout
@@ -108,12 +121,15 @@ def masks(net_or_state: nn.Module | State, exempt: str | Iterable[str] = EXEMPT)
 
 def _prunable(net: nn.Module, exempt: str | Iterable[str]) -> dict[str, Prunable]:
     exempt = [exempt] if isinstance(exempt, str) else list(exempt)
-    found = {
+    why = obstacles(net)
+    found: dict[str, Prunable] = {
         f"{path}.weight" if path else "weight": module
         for path, module in net.named_modules()
-        if isinstance(module, SparseLayer) or _dense_prunable(module)
+        if isinstance(module, SparseLayer)
+        or (isinstance(module, nn.Conv2d | nn.Linear) and why[path] is None)
     }
-    unknown = [name for name in exempt if name not in found and not set(name) & set("*?[")]
+    known = {name for name, _ in net.named_parameters(remove_duplicate=False)}  # dense anyway is no mistake
+    unknown = [name for name in exempt if name not in known and not set(name) & set("*?[")]
     if unknown:
         raise ValueError(f"expected exempt weights out of {list(found)}, or glob patterns, got {unknown}")
     return {
@@ -121,15 +137,6 @@ def _prunable(net: nn.Module, exempt: str | Iterable[str]) -> dict[str, Prunable
         for name, module in found.items()
         if isinstance(module, SparseLayer) or not any(fnmatchcase(name, glob) for glob in exempt)
     }
-
-
-def _dense_prunable(module: nn.Module) -> TypeGuard[nn.Conv2d | nn.Linear]:
-    return (
-        isinstance(module, nn.Conv2d | nn.Linear)
-        and isinstance(module._parameters.get("weight"), nn.Parameter)
-        and module.weight.dtype == torch.float32
-        and getattr(module, "groups", 1) == 1
-    )
 
 
 def _sparse(module: Prunable, mask: Tensor | None) -> SparseTensor:
@@ -150,15 +157,39 @@ def _tensors(net: nn.Module) -> dict[str, Tensor]:
     """Parameters and persistent buffers, the very tensors of `net`, each under one name; no sparse weight."""
     sparse = _sparse_layers(net)
     hidden = {*sparse, *(name.removesuffix("weight") + "bitmap" for name in sparse)}
-    found = {name: x for name, x in net.state_dict(keep_vars=True).items() if name not in hidden}
+    everything = net.state_dict(keep_vars=True)
+    found = {name: x for name, x in everything.items() if name not in hidden}
     strange = [name for name, x in found.items() if not isinstance(x, Tensor)]
     if strange:
         raise ValueError(f"expected a network of tensors, got extra state {strange}")
     first: dict[int, str] = {}
-    tied = {name: first[id(x)] for name, x in found.items() if first.setdefault(id(x), name) != name}
+    tied = {name: first[id(x)] for name, x in everything.items() if first.setdefault(id(x), name) != name}
     if tied:
         raise ValueError(f"expected every tensor under one name, got tied ones {tied}")
     return found
+
+
+def _load_state_dict(net: nn.Module, state_dict: Mapping[str, Any]) -> nn.Module:
+    try:
+        unpacked = _unpacked(net, state_dict)
+        copy.deepcopy(net).load_state_dict(unpacked)  # torch would have written a part when it refuses
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"expected a state dict of this network, got another: {error}") from error
+    net.load_state_dict(unpacked)
+    return net
+
+
+def _unpacked(net: nn.Module, state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """A state dict in which the weights that are dense in `net` are dense."""
+    result, own = dict(state_dict), net.state_dict(keep_vars=True)
+    for name, words in state_dict.items():
+        weight = name.removesuffix("bitmap") + "weight"
+        if name.endswith("bitmap") and name not in own and weight in own and weight in state_dict:
+            like = own[weight]
+            pattern = Pattern(tuple(like.shape), bitmaps.make(words.clone(), (like.numel(),)))
+            del result[name]
+            result[weight] = SparseTensor(pattern, state_dict[weight]).to_dense()
+    return result
 
 
 def _check_masks(masks: Mapping[str, Tensor], modules: Mapping[str, Prunable]) -> None:

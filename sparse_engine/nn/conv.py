@@ -28,7 +28,34 @@ class SparseConv2d(SparseLayer):
         assert cls.obstacle(conv) is None
         tensor = SparseTensor.from_dense(conv.weight.detach(), mask)
         how = {"stride": conv.stride[0], "padding": tuple(conv.padding), "dilation": tuple(conv.dilation)}
-        return cls(tensor, conv.bias, **how)
+        return cls(tensor, conv.bias, **how)._in_place_of(conv)
+
+    groups = 1
+    padding_mode = "zeros"
+
+    @property
+    def in_channels(self) -> int:
+        return self.pattern.shape[1]
+
+    @property
+    def out_channels(self) -> int:
+        return self.pattern.shape[0]
+
+    @property
+    def kernel_size(self) -> tuple[int, int]:
+        return self.conv.kernel
+
+    @property
+    def stride(self) -> tuple[int, int]:
+        return self.conv.stride, self.conv.stride
+
+    @property
+    def padding(self) -> tuple[int, int]:
+        return self.conv.padding
+
+    @property
+    def dilation(self) -> tuple[int, int]:
+        return self.conv.dilation
 
     def to_dense(self) -> nn.Conv2d:
         out, into, height, width = self.pattern.shape

@@ -6,30 +6,24 @@ on such images run on our kernels too (sparse_engine/intercept.py), also where t
 """
 
 import copy
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from sparse_engine.batch_last import to_images, to_planes
-from sparse_engine.intercept import BatchLast
 from sparse_engine.masks import erk_masks, uniform_masks
 from sparse_engine.modules import EXEMPT, prunable
 from sparse_engine.nn.conv import SparseConv2d
 from sparse_engine.nn.layer import SparseLayer
 from sparse_engine.nn.linear import SparseLinear
+from sparse_engine.nn.obstacles import FAST_PATHS, lazy_layers, obstacles
+from sparse_engine.nn.report import Row, report
+from sparse_engine.nn.wrapped import Wrapped, unwrap, wrap
 
-
-class Line(NamedTuple):
-    """What became of one layer."""
-
-    name: str
-    kind: str  # "sparse", "dense" (our kernels, nothing pruned) or "torch"
-    density: float
-    why: str
+_BEFORE = "_before_sparsify"  # of a module whose fast path is off: the value that `to_dense` puts back
 
 
 def sparsify(
@@ -40,53 +34,52 @@ def sparsify(
     masks: Mapping[str, Tensor] | None = None,
     exempt: str | Iterable[str] = EXEMPT,
 ) -> nn.Module:
-    """A copy of `net` whose prunable layers are sparse: NCHW in, logits out, trains with autograd.
+    """A copy of `net` whose prunable layers are sparse: the same inputs and outputs, trains with autograd.
 
-    Give `density` and `distribution` ("erk" or "uniform"), or the `masks` themselves. Weights outside a mask
-    are dropped. Layers that the kernels cannot run stay torch; `report(net)` lists every layer with the
-    reason.
+    density       share of the weights that is stored, above 0 and at most 1, in the layers that can be sparse
+    distribution  how layers share it: "erk" (small layers get a higher density) or "uniform"
+    seed          decides which entries are stored
+    masks         instead of a density: {weight's name: bool tensor in its shape}; without one, all is stored
+    exempt        names of weights, or glob patterns, that stay dense
+
+    Weights outside a mask are dropped. What cannot be sparse stays as it is: `se.report(net)` lists every
+    weight with the reason, and a warning tells if that is more than half of them.
+
+    >>> import torch, sparse_engine as se
+    >>> net = se.sparsify(torch.nn.Sequential(torch.nn.Linear(20, 50), torch.nn.Linear(50, 2)), density=0.1)
+    >>> net(torch.randn(3, 20)).shape
+    torch.Size([3, 2])
+    >>> sum(layer.weight.numel() for layer in net)  # of 1,100; each layer rounds down
+    109
     """
+    _check(net, density, masks)
     weights = prunable(net, exempt)
-    able = {name: w for name, w in weights.items() if _obstacle(net, name) is None}
-    chosen = _masks(able, density, distribution, seed, masks)
+    chosen = _masks(net, weights, density, distribution, seed, masks)
+    if density is not None:
+        _warn_of_little(net, density, weights, report(net))
+        _warn_of_nothing(density, chosen)
     sparse = copy.deepcopy(net)
+    made = {}
     for name, mask in chosen.items():
-        path = name.removesuffix("weight").removesuffix(".")
-        layer = sparse.get_submodule(path)
-        made = _sparse(layer, mask)
-        made.train(layer.training)
-        if not path:
-            sparse = made
-        else:
-            parent, _, attribute = path.rpartition(".")
-            setattr(sparse.get_submodule(parent), attribute, made)
-    return _wrapped(sparse)
+        layer = sparse.get_submodule(name.removesuffix("weight").removesuffix("."))
+        made[layer] = _sparse(layer, mask)
+    _call_layers(sparse, made)
+    return wrap(_replaced(sparse, made))
 
 
 def to_dense(net: nn.Module) -> nn.Module:
-    """The same network as plain torch modules, zeros where nothing is stored."""
+    """A copy of the network as plain torch modules, zeros where nothing is stored.
+
+    >>> import torch, sparse_engine as se
+    >>> se.to_dense(se.sparsify(torch.nn.Linear(20, 50), density=0.1))
+    Linear(in_features=20, out_features=50, bias=True)
+    """
     dense = copy.deepcopy(net)
-    if isinstance(dense, _Wrapped):
-        dense.__class__ = dense.__class__.__mro__[2]
-    if isinstance(dense, SparseLayer):
-        return dense.to_dense()
-    for path, layer in list(dense.named_modules()):
-        if isinstance(layer, SparseLayer):
-            parent, _, attribute = path.rpartition(".")
-            setattr(dense.get_submodule(parent), attribute, layer.to_dense())
-    return dense
-
-
-def report(net: nn.Module) -> list[Line]:
-    """Every layer with a weight of two or more dimensions: how it runs, and why."""
-    lines = []
-    for path, layer in net.named_modules():
-        if isinstance(layer, SparseLayer):
-            lines.append(Line(path, "sparse", layer.pattern.density, ""))
-        elif isinstance(getattr(layer, "weight", None), Tensor) and layer.weight.dim() > 1:
-            reason = _reason(layer)
-            lines.append(Line(path, "torch" if reason else "dense", 1.0, reason or "exempt from pruning"))
-    return lines
+    for module in list(dense.modules()):
+        unwrap(module)
+        for name, value in module.__dict__.pop(_BEFORE, {}).items():
+            setattr(module, name, value)
+    return _replaced(dense, {m: m.to_dense() for m in dense.modules() if isinstance(m, SparseLayer)})
 
 
 @contextmanager
@@ -111,39 +104,52 @@ def _hand_on(use: Callable[[str, Tensor], None], name: str, shape: tuple[int, ..
     use(name, gradient.view(shape))
 
 
-class _Wrapped(nn.Module):
-    """Put before the network's own class, whose forward `super()` finds: runs it with batch-last images."""
+def _check(net: nn.Module, density: float | None, masks: Mapping[str, Tensor] | None) -> None:
+    if (density is None) == (masks is None):
+        raise ValueError(
+            "expected either a density or masks, got " + ("neither" if masks is None else "both")
+        )
+    if density is not None and not 0 < density <= 1:
+        raise ValueError(
+            f"expected a density above 0 (which would store no weight at all) and at most 1, got {density}"
+        )
+    lazy = lazy_layers(net)
+    if lazy:
+        raise ValueError(
+            f"expected a network that knows its shapes, got lazy layers {lazy}: run a batch through it first"
+        )
+    frail = [path for path, m in net.named_modules() if any(map(_is_result, m.__dict__.values()))]
+    if frail:  # deepcopy would refuse it, in other words
+        raise ValueError(
+            f"expected a network that can be copied, got weights that a hook computes, in {frail}: "
+            "make them parameters first (torch.nn.utils.prune.remove, torch.nn.utils.remove_weight_norm)"
+        )
+    sparse = [path for path, m in net.named_modules() if isinstance(m, SparseLayer | Wrapped)]
+    if sparse:
+        raise ValueError(
+            f"expected a dense network, got one that is sparse already ({sparse[0] or type(net).__name__}): "
+            "give se.to_dense(net)"
+        )
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        args = tuple(to_images(to_planes(x)) if _is_image(x) else x for x in args)
-        with BatchLast():
-            return super().forward(*args, **kwargs)
 
-
-def _wrapped(net: nn.Module) -> nn.Module:
-    """The instance gets a class of its own, as torch.nn.utils.parametrize does it: names and methods stay."""
-    if not isinstance(net, _Wrapped):
-        net.__class__ = type(f"Sparse{type(net).__name__}", (_Wrapped, type(net)), {})
-    return net
-
-
-def _is_image(x: object) -> bool:
-    return isinstance(x, Tensor) and x.dim() == 4 and x.dtype == torch.float32
+def _is_result(x: object) -> bool:
+    return isinstance(x, Tensor) and not x.is_leaf
 
 
 def _masks(
+    net: nn.Module,
     weights: dict[str, Tensor],
     density: float | None,
     distribution: str,
     seed: int,
     masks: Mapping[str, Tensor] | None,
 ) -> dict[str, Tensor]:
-    if (density is None) == (masks is None):
-        raise ValueError(
-            "expected either a density or masks, got " + ("neither" if masks is None else "both")
-        )
     shapes = {name: tuple(w.shape) for name, w in weights.items()}
     if masks is not None:
+        dense = {f"{path}.weight" if path else "weight": why for path, why in obstacles(net).items() if why}
+        stay = {name: dense[name] for name in masks if name in dense}
+        if stay:
+            raise ValueError(f"expected masks of weights that can be sparse, got {stay}")
         wrong = [name for name, m in masks.items() if name not in shapes or tuple(m.shape) != shapes[name]]
         if wrong:
             raise ValueError(f"expected masks for {shapes}, got others for {wrong}")
@@ -155,21 +161,56 @@ def _masks(
     return makers[distribution](shapes, density, seed=seed)
 
 
+def _warn_of_little(
+    net: nn.Module, density: float, weights: Mapping[str, Tensor], rows: Iterable[Row]
+) -> None:
+    """A density that most weights do not have. What the user exempts is the user's own choice."""
+    covered = sum(w.numel() for w in weights.values())
+    unable = sorted(
+        (row for row in rows if row.kind == "torch" and row.weights), key=lambda row: -row.weights
+    )
+    total = covered + sum(row.weights for row in unable)
+    if 2 * covered >= total:
+        return
+    largest = "; ".join(f"{row.name or row.module} ({row.weights:,}): {row.why}" for row in unable[:3])
+    more = f"; and {len(unable) - 3} more" if len(unable) > 3 else ""
+    warnings.warn(
+        f"density {density} covers {covered / total:.1%} of the weights, the rest stays dense: "
+        f"{largest}{more} (print(se.report(net)) lists all)",
+        stacklevel=3,
+    )
+
+
+def _warn_of_nothing(density: float, masks: Mapping[str, Tensor]) -> None:
+    empty = [name for name, mask in masks.items() if not mask.any()]
+    if empty:
+        warnings.warn(
+            f"density {density} stores nothing of {', '.join(empty)}: what these layers return is their bias "
+            "alone; give a higher density, or exempt them",
+            stacklevel=3,
+        )
+
+
 def _sparse(layer: nn.Module, mask: Tensor) -> SparseLayer:
     if isinstance(layer, nn.Linear):
         return SparseLinear.from_dense(layer, mask)
-    assert isinstance(layer, nn.Conv2d)  # `_reason` lets nothing else pass
+    assert isinstance(layer, nn.Conv2d)  # `obstacles` lets nothing else pass
     return SparseConv2d.from_dense(layer, mask)
 
 
-def _obstacle(net: nn.Module, name: str) -> str | None:
-    return _reason(net.get_submodule(name.removesuffix("weight").removesuffix(".")))
+def _replaced(net: nn.Module, made: Mapping[nn.Module, nn.Module]) -> nn.Module:
+    """Each layer by what was made of it, wherever it is held: one that serves twice still does."""
+    for module in list(net.modules()):
+        for name, child in list(module._modules.items()):
+            if child is not None and child in made:
+                module._modules[name] = made[child]
+    return made.get(net, net)
 
 
-def _reason(layer: nn.Module) -> str | None:
-    """Why a layer stays with torch; None when our kernels run it."""
-    if layer.weight.dtype != torch.float32:
-        return f"weight is {layer.weight.dtype}"
-    if isinstance(layer, nn.Conv2d):
-        return SparseConv2d.obstacle(layer)
-    return None if isinstance(layer, nn.Linear) else f"no sparse kernel for {type(layer).__name__}"
+def _call_layers(net: nn.Module, made: Mapping[nn.Module, nn.Module]) -> None:
+    """Modules with a fast path that would read packed weights as matrices keep to calling their layers."""
+    for module in net.modules():
+        for kind, (name, value) in FAST_PATHS.items():
+            if isinstance(module, kind) and any(below in made for below in module.modules()):
+                module.__dict__.setdefault(_BEFORE, {})[name] = getattr(module, name, value)
+                setattr(module, name, value)

@@ -1,6 +1,7 @@
 """What sparse layers share: a pattern, packed values as the parameter `weight`, an optional bias."""
 
-from collections.abc import Mapping
+import copy
+from math import prod
 from typing import Any, TypeVar
 
 import torch
@@ -15,6 +16,19 @@ from sparse_engine.pattern import Pattern
 from sparse_engine.tensor import SparseTensor
 
 Dense = TypeVar("Dense", nn.Conv2d, nn.Linear)
+Sparse = TypeVar("Sparse", bound="SparseLayer")
+
+# What users hang on a layer; a layer that takes its place keeps it.
+HOOKS = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_is_full_backward_hook",
+)
 
 
 class SparseLayer(nn.Module):
@@ -61,11 +75,19 @@ class SparseLayer(nn.Module):
         """The same layer in plain torch, zeros where nothing is stored."""
         raise NotImplementedError(f"{type(self).__name__}.to_dense")
 
+    def _in_place_of(self: Sparse, dense: nn.Conv2d | nn.Linear) -> Sparse:
+        """Mode, hooks and what is frozen: as in the layer that this one replaces."""
+        self.weight.requires_grad_(dense.weight.requires_grad)
+        if self.bias is not None and dense.bias is not None:
+            self.bias.requires_grad_(dense.bias.requires_grad)
+        self.__dict__.update({name: dense.__dict__[name] for name in HOOKS})
+        return self.train(dense.training)
+
     def _filled(self, dense: Dense) -> Dense:
-        dense.weight.data = self.tensor().to_dense().clone()
+        dense.weight = nn.Parameter(self.tensor().to_dense().clone(), self.weight.requires_grad)
         if self.bias is not None:
-            assert dense.bias is not None
-            dense.bias.data = self.bias.detach().clone()
+            dense.bias = nn.Parameter(self.bias.detach().clone(), self.bias.requires_grad)
+        dense.__dict__.update({name: self.__dict__[name] for name in HOOKS})
         return dense.train(self.training)
 
     def _replace(self, pattern: Pattern, values: Tensor) -> None:
@@ -79,26 +101,55 @@ class SparseLayer(nn.Module):
         shape = (*pattern.shape, 1, 1)[:4]
         self.conv = Conv(pattern.bitmap, shape[0], shape[1], (shape[2], shape[3]), **self.geometry)
 
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *rest: Any) -> None:
-        """A state dict brings its own pattern: adopt it before the values are copied."""
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, *lists: Any
+    ) -> None:
+        """A state dict brings its own pattern: adopt it before the values are copied.
+
+        One of the dense network is taken if it has zeros wherever this layer stores nothing.
+        """
         words, values = (state_dict.get(prefix + name) for name in ("bitmap", "weight"))
         if isinstance(words, Tensor) and isinstance(values, Tensor) and not torch.equal(words, self.bitmap):
             bitmap = _checked(words, self.pattern.bitmap.segments, values, prefix)
             self._replace(Pattern(self.pattern.shape, bitmap), torch.empty_like(values))
-        super()._load_from_state_dict(state_dict, prefix, *rest)
+        elif words is None and isinstance(values, Tensor) and tuple(values.shape) == self.pattern.shape:
+            tensor = SparseTensor.from_dense(values.detach(), self.pattern)
+            if torch.equal(tensor.to_dense(), values.to(tensor.values.dtype)):
+                packed = {prefix + "weight": tensor.values, prefix + "bitmap": self.bitmap}
+                state_dict = {**state_dict, **packed}
+            else:  # torch's own words would be about a size
+                _, _, errors = lists
+                errors.append(
+                    f"expected zeros in {prefix}weight where this sparse layer stores nothing, got a dense "
+                    "weight that would lose entries: load it into the dense network, then sparsify that one"
+                )
+                return
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, *lists)
 
-    def __deepcopy__(self, memo: dict) -> "SparseLayer":
-        """Derived structures are not copied: the copy makes its own when it runs."""
-        copy = type(self).__new__(type(self))
-        nn.Module.__init__(copy)
-        memo[id(self)] = copy
-        copy.geometry, copy.watch, copy.training = dict(self.geometry), None, self.training
-        copy.weight = nn.Parameter(self.weight.detach().clone(), self.weight.requires_grad)
-        copy.bias = (
-            None if self.bias is None else nn.Parameter(self.bias.detach().clone(), self.bias.requires_grad)
-        )
-        copy._adopt(self.pattern)
-        return copy
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is derived. The buffer `bitmap` and the shape are the pattern."""
+        kept = {k: v for k, v in self.__dict__.items() if k not in ("pattern", "conv", "watch")}
+        return kept | {"shape": self.pattern.shape}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        shape = state.pop("shape")
+        super().__setstate__(state)
+        self.watch = None
+        words = self._buffers["bitmap"]
+        assert words is not None  # `_adopt` registers it
+        self._adopt(Pattern(shape, bitmaps.make(words, Segments((prod(shape),)))))
+
+    def __deepcopy__(self: Sparse, memo: dict[int, Any]) -> Sparse:
+        """The pattern is immutable and shared; what is derived from it is not copied."""
+        memo[id(self.bitmap)] = self.bitmap
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        state = copy.deepcopy(self.__getstate__(), memo)
+        del state["shape"]
+        nn.Module.__setstate__(twin, state)
+        twin.watch = None
+        twin._adopt(self.pattern)
+        return twin
 
     def extra_repr(self) -> str:
         shape = tuple(self.pattern.shape)

@@ -12,7 +12,16 @@ class SparseLinear(SparseLayer):
 
     @classmethod
     def from_dense(cls, linear: nn.Linear, mask: Tensor) -> "SparseLinear":
-        return cls(SparseTensor.from_dense(linear.weight.detach(), mask), linear.bias)
+        made = cls(SparseTensor.from_dense(linear.weight.detach(), mask), linear.bias)
+        return made._in_place_of(linear)
+
+    @property
+    def in_features(self) -> int:
+        return self.pattern.shape[1]
+
+    @property
+    def out_features(self) -> int:
+        return self.pattern.shape[0]
 
     def to_dense(self) -> nn.Linear:
         out, into = self.pattern.shape

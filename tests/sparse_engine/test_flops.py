@@ -103,6 +103,67 @@ def test_torch_counts_other_layers_the_same(net, input_shape):
     assert torch_flops(net, input_shape) == flops.dense_forward - sum(row.bias_adds for row in flops.layers)
 
 
+class Called(nn.Module):
+    """A layer that takes its input in its own way."""
+
+    def __init__(self, layer, call):
+        super().__init__()
+        self.layer, self.call = layer, call
+
+    def forward(self, *x):
+        return self.call(self.layer, *x)
+
+
+@pytest.mark.parametrize(
+    ("net", "sample", "macs", "adds"),
+    [
+        (
+            nn.LSTM(5, 7, num_layers=2, batch_first=True),
+            torch.zeros(1, 3, 5),
+            3 * 28 * (5 + 7 + 14),
+            3 * 2 * 56,
+        ),
+        (nn.LSTM(5, 6, proj_size=2, bias=False), torch.zeros(4, 1, 5), 4 * (24 * (5 + 2) + 12), 0),
+        (nn.GRU(5, 7, bidirectional=True), torch.zeros(3, 1, 5), 3 * 2 * 21 * 12, 3 * 2 * 42),
+        (nn.RNNCell(5, 7, bias=False), torch.zeros(1, 5), 7 * 12, 0),
+        (
+            Called(nn.RNN(5, 7, bias=False), lambda rnn, x: rnn(nn.utils.rnn.pack_sequence([x[0]]))),
+            torch.zeros(1, 4, 5),
+            4 * 7 * 12,
+            0,
+        ),
+        (nn.Bilinear(3, 4, 5), (torch.zeros(1, 3), torch.zeros(1, 4)), 60, 5),
+        (
+            Called(nn.MultiheadAttention(8, 2, batch_first=True), lambda m, x: m(x, key=x, value=x)),
+            torch.zeros(1, 5, 8),
+            5 * 4 * 64,
+            5 * 32,
+        ),
+        (
+            nn.MultiheadAttention(8, 2, kdim=3, vdim=4, bias=False),
+            (torch.zeros(5, 1, 8), torch.zeros(7, 1, 3), torch.zeros(7, 1, 4)),
+            5 * 64 + 7 * 24 + 7 * 32 + 5 * 64,
+            0,
+        ),
+        (nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 2)), torch.zeros(1, 3, dtype=torch.long), 3 * 8, 6),
+    ],
+)
+def test_recurrent_layers_attention_and_token_ids(net, sample, macs, adds):
+    """By hand; the products of attention with itself are not counted."""
+    flops = se.count_flops(net, sample=sample)
+    assert sum(row.dense_macs for row in flops.layers) == sum(row.sparse_macs for row in flops.layers) == macs
+    assert sum(row.bias_adds for row in flops.layers) == adds
+    assert flops.dense_forward == 2 * macs + adds
+
+
+def test_a_shape_or_a_sample():
+    for how, got in (({}, "neither"), ({"input_shape": (4,), "sample": torch.zeros(1, 4)}, "both")):
+        with pytest.raises(ValueError, match=f"either an input_shape or a sample, got {got}"):
+            se.count_flops(nn.Linear(4, 4), **how)
+    with pytest.raises(ValueError, match="give other inputs as `sample`"):
+        se.count_flops(nn.Embedding(9, 4), (3,))
+
+
 class Tiny(nn.Module):
     """6x6 > conv of stride 2 > 3x3 > the same 1x1 convolution twice > linear; one layer never runs."""
 
