@@ -12,6 +12,7 @@ from fl import compare_table
 from fl.errors import ConfigError
 
 Result = dict[str, Any]
+_SAME = ("commit", "cpu", "instruction_set", "threads", "versions")  # of results that are joined
 
 
 def load(path: Path) -> Result:
@@ -22,9 +23,14 @@ def load(path: Path) -> Result:
         raise ConfigError(f"expected a result file, got {path}: {wrong.strerror}") from wrong
     except ValueError as wrong:
         raise ConfigError(f"{path}: expected JSON, got {wrong}") from wrong
-    if not isinstance(result, dict) or not ("algorithms" in result or {"meta", "summary"} <= result.keys()):
+    if not isinstance(result, dict) or not ("algorithms" in result or _from_a_benchmark(result)):
         raise ConfigError(f"{path}: expected the result of a benchmark or a comparison, got something else")
     return result
+
+
+def _from_a_benchmark(result: Result) -> bool:
+    meta = result.get("meta")
+    return {"rows", "summary"} <= result.keys() and isinstance(meta, dict) and meta.keys() >= {*_SAME, "date"}
 
 
 def save(result: Result, path: Path) -> None:
@@ -89,9 +95,10 @@ def _origin(meta: Result) -> str:
 
 def joined(results: list[Result]) -> Result:
     """Runs of one benchmark on other cases as one result: same commit, machine and threads."""
-    same = ("commit", "cpu", "instruction_set", "threads", "versions")
+    if not all(map(_from_a_benchmark, results)):
+        raise ConfigError("expected results of one benchmark, got a comparison")
     metas = [result["meta"] for result in results]
-    for key in same:
+    for key in _SAME:
         if any(meta[key] != metas[0][key] for meta in metas):
             raise ConfigError(f"expected runs with one {key}, got {[meta[key] for meta in metas]}")
     summary: Result = {}

@@ -247,7 +247,7 @@ def describe(settings: Settings) -> str:
 
 def table(settings: Settings, rows: list[Row]) -> Table:
     shown = Table(title=describe(settings))
-    for name in ("M", "N", "rounds", "start at once", "depth"):
+    for name in ("neighbours\n(M)", "waits for\n(N)", "rounds", "start at once", "depth"):
         shown.add_column(name, justify="right")
     for name in ("mean waiting", "time per round", "energy per round"):
         shown.add_column(f"{name}\n(modelled)", justify="right")

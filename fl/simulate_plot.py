@@ -9,7 +9,10 @@ import plotly.graph_objects as go
 from fl.page import COLOURS, Panel, document, dressed, grid, table
 from fl.simulate import MODELLED, Mean, Row, Settings, describe, quantity, with_error
 
-_HEAD = ("M", "N", "rounds", "start at once", "depth", "mean waiting*", "time a round*", "energy a round*")
+_HEAD = (
+    "neighbours (M)", "waits for (N)", "rounds", "start at once", "depth", "mean waiting*", "time per round*",
+    "energy per round*",
+)  # fmt: skip
 
 
 def page(settings: Settings, rows: list[Row]) -> str:

@@ -83,16 +83,20 @@ def test_an_unknown_option_is_one_sentence(path):
         ("bench authors /nowhere", "expected a checkout of EricLoong/da-dpfl, got /nowhere"),
         ("bench table /nowhere/x.json", "expected a result file, got /nowhere/x.json"),
         ("bench table setup.py", "setup.py: expected JSON"),
+        ("bench table strange.json", "strange.json: expected the result of a benchmark or a comparison"),
+        ("bench join out.json comparison.json", "expected results of one benchmark, got a comparison"),
         ("bench join out.json /nowhere/x.json", "expected a result file, got /nowhere/x.json"),
     ],
 )
 def test_wrong_values_are_one_sentence(arguments, sentence, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "setup.py").write_text("no result")
+    texts = {"setup.py": "no result", "strange.json": '{"meta": {}}', "comparison.json": '{"algorithms": []}'}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
     done = sparsefl(*arguments.split())
     assert done.exit_code == 2 and sentence in said(done), done.output
     assert "Traceback" not in done.output
-    assert [path.name for path in tmp_path.iterdir()] == ["setup.py"]
+    assert {path.name for path in tmp_path.iterdir()} == set(texts)
 
 
 def test_a_list_may_be_written_in_three_ways(monkeypatch):
