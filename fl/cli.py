@@ -74,7 +74,9 @@ def compare(
     ] = None,
     seeds: Annotated[
         str | None,
-        typer.Option(metavar="N", help="seeds of each, from the seed on; 1,A=3: 3 of A. Default 1"),
+        typer.Option(
+            metavar="N", help="seeds of each, from the seed on; 1,A=3: 3 of A. Default 1, or all of --resume"
+        ),
     ] = None,
     changes: Annotated[
         list[str] | None,

@@ -60,7 +60,10 @@ def panels(comparison: Comparison) -> list[Panel]:
 
 
 def drawn(comparison: Comparison) -> list[Line]:
-    """Of the finished runs; of an algorithm without any, of those that were begun."""
+    """Of the finished runs; of an algorithm without any, of those that were begun.
+
+    Beside lines with a band, one of a single seed says so.
+    """
     lines = []
     for place, name in enumerate(comparison.plan.entries):
         done = comparison.finished(name)
@@ -69,13 +72,18 @@ def drawn(comparison: Comparison) -> list[Line]:
         if runs:
             shown = name if done else f"{name} (not finished)"
             lines.append(Line(shown, place, [rounds[:shortest] for rounds in runs]))
-    return lines
+    bands = any(len(line.runs) > 1 for line in lines)
+    return [_alone(line) if bands and len(line.runs) == 1 else line for line in lines]
+
+
+def _alone(line: Line) -> Line:
+    return line._replace(name=f"{line.name} (1 seed)")
 
 
 def over_rounds(lines: Sequence[Line]) -> Panel:
     figure = None
     if lines:
-        figure = _share(_dressed(_bands(lines, lambda line: line.x, accuracy), "round", _ACCURACY))
+        figure = _share(_per_round(lines, accuracy, _ACCURACY))
     text = (
         "Test accuracy over all clients, each with the model that it would use: the one that it trained "
         "last, or its personal one. Bands: one standard deviation over seeds."
@@ -88,11 +96,9 @@ def of_servers(lines: Sequence[Line]) -> list[Panel]:
     have = [line for line in lines if "accuracy_global" in line.runs[0][0]]
     if not have:
         return []
-    figure = _bands(have, lambda line: line.x, lambda record: record["accuracy_global"])
+    figure = _share(_per_round(have, lambda record: record.get("accuracy_global"), _ACCURACY))
     text = "Test accuracy of the server's one model over all clients."
-    return [
-        Panel("Accuracy of servers' models", text, _share(_dressed(figure, "round", _ACCURACY)), _NOTHING)
-    ]
+    return [Panel("Accuracy of servers' models", text, figure, _NOTHING)]
 
 
 def over_bytes(lines: Sequence[Line]) -> Panel:
@@ -120,8 +126,8 @@ def over_time(lines: Sequence[Line]) -> Panel:
 def sparsity(lines: Sequence[Line]) -> Panel:
     figure = None
     if lines:
-        figure = _bands(lines, lambda line: line.x, lambda record: 1 - record["density_mean"])
-        _dressed(figure, "round", "sparsity").update_yaxes(rangemode="tozero", hoverformat=".3f")
+        figure = _per_round(lines, lambda record: 1 - record["density_mean"], "sparsity")
+        figure.update_yaxes(rangemode="tozero", hoverformat=".3f")
     text = "Share of the prunable weights that is neither stored nor sent."
     return Panel("Sparsity", text, figure, _NOTHING)
 
@@ -209,6 +215,12 @@ def _against(lines: Sequence[Line], key: str, title: str, unit: str = "") -> go.
     else:
         figure.update_xaxes(rangemode="tozero")
     return _share(figure)
+
+
+def _per_round(lines: Sequence[Line], y: Callable[[Record], float | None], y_title: str) -> go.Figure:
+    """`y` of every round."""
+    figure = _dressed(_bands(lines, lambda line: line.x, y), "round", y_title)
+    return page.whole_ticks(figure, max(len(line.x) for line in lines))
 
 
 def accuracy(line: Record) -> float | None:

@@ -320,6 +320,17 @@ def settled(config: Config) -> Config:
     return config.model_copy(update={config.algorithm: config.settings.settled(config)})
 
 
+def remarks(config: Config) -> list[str]:
+    """What a user should know before a run like this."""
+    epochs = [one.epochs for one in config.settings.trainings(config.training)]
+    if sum(epochs) == config.training.epochs:
+        return []
+    shown, usual = " + ".join(map(str, epochs)), config.training.epochs
+    return [
+        f"{config.algorithm} trains {shown} epochs per round with training.epochs = {usual}: not equal work"
+    ]
+
+
 def plain(section: Section) -> dict[str, Any]:
     """The tree that `parse` makes a configuration of: parse(plain(config)) == config, also through JSON.
 

@@ -36,6 +36,10 @@ class Missing(Expected, RuntimeError):
     """Something that the command needs is not installed."""
 
 
+class PictureError(Expected, RuntimeError):
+    """A picture could not be drawn or written."""
+
+
 class Stopped(Exception):
     """Somebody asked a worker to stop."""
 

@@ -64,6 +64,8 @@ def start(cfg: Config, path: Path | str, options: Options = _DEFAULT, notes: Seq
     for note in notes:
         options.listener.note(note)
     cfg = config.settled(cfg)
+    for remark in config.remarks(cfg):
+        options.listener.note(remark)
     made = _Run(cfg, options)  # data may be missing: then nothing is written
     with RunDir.create(path) as run:
         run.write_json(PARTITION, _shares(made.setting))

@@ -17,6 +17,7 @@ BLUE, RED, GREEN, PINK, ORANGE, SKY, GREY = COLOURS = (
 SCALE = [[0, "#f4f8fb"], [0.5, "#56a3d1"], [1, "#08306b"]]  # of heat maps: lightness alone tells
 _DASHES = ("solid", "dash", "dot", "dashdot")
 MANY = 60  # points, above which lines have no markers and bars no gaps
+_FEW = 10  # points, up to which an axis has a tick for each; beyond, plotly's own steps are whole
 _LABELS = 25  # on the axis of a heat map
 _LONGEST = 18  # characters of such a label
 _GRID = "#e4e7eb"
@@ -208,6 +209,11 @@ def dressed(figure: go.Figure, x_title: str, y_title: str, height: int = 360) ->
     figure.update_xaxes(title={"text": x_title, **titles}, **axes | plain_x)
     figure.update_yaxes(title={"text": y_title, **titles}, **axes)
     return figure
+
+
+def whole_ticks(figure: go.Figure, points: int) -> go.Figure:
+    """An axis of `points` rounds or clients, from 0 on, has no tick between two of them."""
+    return figure.update_xaxes(dtick=1) if points <= _FEW else figure
 
 
 def plain(text: str) -> str:

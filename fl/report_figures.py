@@ -286,9 +286,7 @@ def _figure(
 
 
 def _dressed(figure: go.Figure, x: Sequence[int], y_title: str, share: bool = False) -> go.Figure:
-    page.dressed(figure, "round", y_title)
-    if len(x) <= 10:
-        figure.update_xaxes(dtick=1)
+    page.whole_ticks(page.dressed(figure, "round", y_title), len(x))
     if share:
         figure.update_yaxes(tickformat=".0%", hoverformat=".2%")
     else:

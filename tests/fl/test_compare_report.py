@@ -58,7 +58,7 @@ def test_accuracy_is_the_mean_with_a_band(text):
     found = browser.figures(text)
     assert list(found) == TITLES
     traces = found["Accuracy"][0]
-    (ours,), (other,) = named(traces, "da_dpfl"), named(traces, "b")
+    (ours,), (other,) = named(traces, "da_dpfl"), named(traces, "b (1 seed)")
     assert ours["x"] == [0, 1, 2] and ours["y"] == pytest.approx([0.25, 0.65, 0.65])
     assert other["y"] == B[0]
     low, high = ([t["y"] for t in traces if t["name"] == f"da_dpfl{end}"][0] for end in ("", ", upper"))
@@ -82,7 +82,7 @@ def test_accuracy_against_what_was_paid_until_then(made, text, title, key):
     (ours,) = named(traces, "da_dpfl")
     paid = np.mean([np.cumsum(column(made / f"da_dpfl-seed-{seed}", key)) for seed in (0, 1)], axis=0)
     assert ours["x"] == pytest.approx(paid) and ours["y"] == pytest.approx([0.25, 0.65, 0.65])
-    (other,) = named(traces, "b")
+    (other,) = named(traces, "b (1 seed)")
     assert other["x"] == pytest.approx(np.cumsum(column(made / "b-seed-0", key)))
     assert ("measured" in layout["xaxis"]["title"]["text"]) == (key == "wall_s")
     assert ("modelled" in layout["xaxis"]["title"]["text"]) == (key == "sim_energy_j")
@@ -125,6 +125,20 @@ def test_axes_have_titles_and_fit(text, tmp_path):
     assert dict(zip(axis["tickvals"], axis["ticktext"], strict=True))[20000.0] == "20 kB"
 
 
+def test_an_axis_of_few_rounds_has_whole_ticks(text, tmp_path):
+    comparisons.make(tmp_path / "all", {"a": [[0.5] * 40]})
+    for title in ("Accuracy", "Sparsity"):
+        assert browser.figures(text)[title][1]["xaxis"]["dtick"] == 1
+        assert "dtick" not in browser.figures(page(tmp_path / "all"))[title][1]["xaxis"]  # 40 are too many
+
+
+def test_a_curve_of_one_seed_beside_bands_says_so(tmp_path, text):
+    names = {trace["name"] for trace in browser.figures(text)["Accuracy"][0]}
+    assert names == {"da_dpfl", "da_dpfl, upper", "b (1 seed)"}
+    comparisons.make(tmp_path / "all", {"a": [[0.5]], "b": [[0.6]]})
+    assert [trace["name"] for trace in browser.figures(page(tmp_path / "all"))["Accuracy"][0]] == ["a", "b"]
+
+
 def test_ticks_of_logarithmic_axes():
     assert compare_figures._ticks([3.0, 40.0]) == pytest.approx([1, 2, 5, 10, 20, 50, 100, 200, 500])
     assert compare_figures._ticks([0.0, 2e-3, 7.0]) == pytest.approx([1e-3, 1e-2, 0.1, 1, 10])
@@ -159,7 +173,10 @@ def test_curves_of_what_is_not_finished(tmp_path):
     comparisons.make(tmp_path / "all", {"a": [[0.1, 0.2, 0.3], [0.5]], "b": [[0.4, 0.5], [0.6]]})
     traces = browser.figures(page(tmp_path / "all"))["Accuracy"][0]
     drawn = {t["name"]: t["y"] for t in traces if t["line"].get("width") != 0}
-    assert drawn == {"a": [0.1, 0.2, 0.3], "b (not finished)": [0.5]}  # the rounds that both runs have
+    assert drawn == {
+        "a (1 seed)": [0.1, 0.2, 0.3],
+        "b (not finished)": [0.5],
+    }  # the rounds that both runs have
 
 
 def test_a_file_that_cannot_be_written(tmp_path):
@@ -207,7 +224,7 @@ def test_in_a_browser(tmp_path, text):
         assert one["contentWidth"] <= width, f"{name}: expected no sideways scrolling, got {one}"
         assert one["drawn"] == one["wanted"] == (0 if name == "begun" else 9), name
     assert told["evil"]["heading"] == f"{EVIL}: a comparison"
-    assert {"da_dpfl", "b"} <= set(told["phone"]["labels"])
+    assert {"da_dpfl", "b (1 seed)"} <= set(told["phone"]["labels"])
 
 
 @needs_chromium

@@ -14,6 +14,7 @@ from fl.algorithms.ditto import Config
 from fl.client import Worker
 from fl.devices import DeviceModel
 from fl.executor import Local
+from fl.progress import Listener
 
 INITIAL = model([1, 2, 3, 4, 10])
 GOALS = [[3, 2, 3, 4, 10], [1, 6, 3, 4, 10], [1, 2, 11, 4, 2]]
@@ -168,6 +169,21 @@ def test_the_configuration_of_a_run_says_what_ran(tiny, tmp_path):
         1,
         1,
     ) and cfg.ditto.global_epochs is None
+
+
+@pytest.mark.parametrize(
+    ("work", "said"), [(1, ["ditto trains 1 + 1 epochs per round with training.epochs = 1"]), (2, [])]
+)
+def test_a_run_with_more_work_than_others_says_so(tiny, tmp_path, work, said):
+    heard = []
+
+    class Notes(Listener):
+        def note(self, text):
+            heard.append(text)
+
+    cfg = tiny("algorithm=ditto", f"training.epochs={work}", "num_rounds=1")
+    federation.start(cfg, tmp_path / "run", federation.Options(1, Notes()))
+    assert [note.partition(": ")[0] for note in heard] == said
 
 
 def test_both_trainings_are_reported(setting):
