@@ -29,6 +29,8 @@ def conv2d(
     """Convolution of images [N, C, H, W] with the packed `values` of `conv`."""
     if x.dim() != 4:
         raise ValueError(f"expected images [N, C, H, W], got {tuple(x.shape)}")
+    if torch.is_autocast_enabled(x.device.type):  # layers before may be dense, and give half precision there
+        x = x.to(values.dtype)
     return to_images(_Conv2d.apply(to_planes(x), values, bias, conv, watch))
 
 

@@ -118,6 +118,11 @@ def _check(net: nn.Module, density: float | None, masks: Mapping[str, Tensor] | 
         raise ValueError(
             f"expected a network that knows its shapes, got lazy layers {lazy}: run a batch through it first"
         )
+    scripted = [path for path, m in net.named_modules() if isinstance(m, torch.jit.ScriptModule)]
+    if scripted:
+        raise ValueError(
+            f"expected a network in Python, got scripted modules {scripted}: script no part of it"
+        )
     frail = [path for path, m in net.named_modules() if any(map(_is_result, m.__dict__.values()))]
     if frail:  # deepcopy would refuse it, in other words
         raise ValueError(

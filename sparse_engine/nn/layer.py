@@ -80,7 +80,7 @@ class SparseLayer(nn.Module):
         self.weight.requires_grad_(dense.weight.requires_grad)
         if self.bias is not None and dense.bias is not None:
             self.bias.requires_grad_(dense.bias.requires_grad)
-        self.__dict__.update({name: dense.__dict__[name] for name in HOOKS})
+        self.__dict__.update({name: dense.__dict__[name] for name in HOOKS if name in dense.__dict__})
         return self.train(dense.training)
 
     def _filled(self, dense: Dense) -> Dense:

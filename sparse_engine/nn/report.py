@@ -174,6 +174,9 @@ def _rows(net: nn.Module) -> Iterator[Row]:
             yield Row(path, "sparse", pattern.density, why, kind, pattern.numel, pattern.nnz)
             continue
         found = _weights(path, module)
+        quantised = _quantised(module)
+        if quantised:
+            yield Row(path, "torch", 1.0, "its weight is quantised", kind, quantised, quantised)
         if not found:
             continue
         counted = {n: w for n, w in found.items() if shared.get(id(w), [n])[0] == n}
@@ -200,6 +203,13 @@ def _weights(path: str, module: nn.Module) -> dict[str, Tensor]:
         behind = f"{within}parametrizations"
         found |= dict(module.get_submodule("parametrizations").named_parameters(behind))
     return {name: p for name, p in found.items() if is_lazy(p) or p.dim() > 1}
+
+
+def _quantised(module: nn.Module) -> int:
+    """Entries of a weight that is no parameter, but what a method returns."""
+    weight = getattr(module, "weight", None)
+    found = weight() if callable(weight) and not isinstance(weight, Tensor | nn.Module) else None
+    return found.numel() if isinstance(found, Tensor) and found.is_quantized else 0
 
 
 def _is_layer(module: nn.Module) -> bool:

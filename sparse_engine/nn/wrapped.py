@@ -3,6 +3,7 @@
 It is made at run time, once for each class of a network. Pickle and copy rebuild it from that class.
 """
 
+import copy
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -64,7 +65,18 @@ _uncompiled: list[Callable[..., Any]] = []
 @cache
 def _class(own: type[nn.Module]) -> type[nn.Module]:
     body = {"own_class": own, "__module__": own.__module__, "__doc__": own.__doc__}
+    if hasattr(own, "__deepcopy__"):  # torch.fx makes classes of its own there: it must see the network's own
+        body["__deepcopy__"] = _copied
     return new_class(f"Sparse{own.__name__}", (Wrapped, own), exec_body=lambda space: space.update(body))
+
+
+def _copied(net: nn.Module, memo: dict[int, Any]) -> nn.Module:
+    wrapped = type(net)
+    unwrap(net)
+    try:
+        return wrap(copy.deepcopy(net, memo))
+    finally:
+        net.__class__ = wrapped
 
 
 def _rebuilt(make: Callable[..., nn.Module], args: tuple[Any, ...]) -> nn.Module:

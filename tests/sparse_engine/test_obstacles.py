@@ -212,7 +212,10 @@ def test_weights_that_a_hook_computes_are_refused_with_the_way_out():
     assert torch.equal(se.masks(se.sparsify(net, masks={"1.weight": kept}))["1.weight"], kept)
 
 
-def test_lazy_and_sparse_networks_are_refused():
+def test_lazy_scripted_and_sparse_networks_are_refused():
+    scripted = torch.jit.ScriptModule()
+    with pytest.raises(ValueError, match=r"scripted modules \['1'\]"):
+        se.sparsify(nn.Sequential(nn.Linear(4, 4), scripted), density=0.5)
     with pytest.raises(ValueError, match=r"lazy layers \['1'\]: run a batch through it first"):
         se.sparsify(nn.Sequential(nn.Linear(4, 4), nn.LazyLinear(3)), density=0.5)
     sparse = se.sparsify(nn.Sequential(nn.Linear(4, 4)), density=0.5)

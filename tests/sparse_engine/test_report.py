@@ -92,6 +92,14 @@ def test_html_is_a_table_and_escapes_names():
     assert html.count("<tr>") == 2
 
 
+@pytest.mark.filterwarnings("ignore")  # torch moves quantisation to another package
+def test_quantised_layers_are_listed():
+    quantised = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(8, 4)), {nn.Linear})
+    assert [(row.name, row.weights, row.why) for row in se.report(quantised)] == [
+        ("0", 32, "its weight is quantised")
+    ]
+
+
 def test_a_network_that_was_never_sparsified_or_is_lazy():
     dense = se.report(nn.Sequential(nn.Linear(3, 4), nn.LazyLinear(2)))
     assert [(row.kind, row.why) for row in dense] == [

@@ -95,6 +95,14 @@ def test_a_network_with_a_pickle_protocol_of_its_own():
     assert type(other) is type(net) and torch.equal(other(torch.ones(1, 6)), net(torch.ones(1, 6)))
 
 
+def test_a_traced_network_is_copied_and_saved(batch, tmp_path):
+    net = se.sparsify(torch.fx.symbolic_trace(nn.Sequential(nn.Flatten(), nn.Linear(768, 4))), density=0.1)
+    expected = net(batch[0])
+    for other in (copy.deepcopy(net), copy.deepcopy(copy.deepcopy(net)), by_torch(net, tmp_path)):
+        assert torch.equal(other(batch[0]), expected)
+    torch.testing.assert_close(se.to_dense(net)(batch[0]), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_a_spawned_process_takes_a_sparse_network(batch):
     net = small().requires_grad_(False)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
