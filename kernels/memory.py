@@ -5,10 +5,12 @@ ones anew: at 8 MiB the page faults cost as much as a sparse convolution. The na
 keeps what was given back, on huge pages where the system has them, and cuts buffers of any size out of it.
 """
 
+import re
 from math import prod
 
 import torch
 from torch import Tensor
+from torch.utils.dlpack import from_dlpack
 
 from kernels import native
 
@@ -16,23 +18,51 @@ LARGE = 1 << 16  # bytes from which the pool is asked
 
 
 def empty(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """An uninitialised contiguous tensor with the dtype and device of `like`."""
+    """An uninitialised contiguous tensor with the dtype and device of `like`, or a MemoryError."""
     if (
         like.dtype == torch.float32
         and like.device.type == "cpu"
         and 4 * prod(shape) >= LARGE
-        and native.isas()
+        and native.built()
     ):
-        return native.extension().empty(shape)
-    return like.new_empty(shape)
+        return from_dlpack(native.extension().empty(shape))
+    return plain(shape, like.dtype, like.device)
+
+
+def plain(
+    shape: tuple[int, ...] | int, dtype: torch.dtype, device: torch.device | str | None = None
+) -> Tensor:
+    """An uninitialised tensor out of torch's own memory, or a MemoryError."""
+    try:
+        return torch.empty(shape, dtype=dtype, device=device)
+    except RuntimeError as error:
+        if (sentence := exhausted(error)) is None:
+            raise
+        raise MemoryError(sentence) from error
+
+
+def exhausted(error: BaseException) -> str | None:
+    """The sentence of an error that says that there is no memory; None for any other error.
+
+    torch has no class for it: it raises a RuntimeError, of its allocator or of the C++ library.
+    """
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return str(error) or "expected more memory, got none"
+    if isinstance(error, RuntimeError):
+        wanted = re.search(r"can't allocate memory: you tried to allocate (\d+) bytes", str(error))
+        if wanted:
+            return f"expected {wanted[1]} bytes of memory for a tensor, got none"
+        if "std::bad_alloc" in str(error):
+            return "expected more memory, got none"
+    return None
 
 
 def idle_bytes() -> int:
     """Bytes that the pool keeps for the next results."""
-    return native.extension().bytes_idle() if native.isas() else 0
+    return native.extension().bytes_idle() if native.built() else 0
 
 
 def trim() -> None:
     """Give the system back the pages of what is idle."""
-    if native.isas():
+    if native.built():
         native.extension().trim()

@@ -36,6 +36,11 @@ def extension() -> ModuleType:
     return _extension
 
 
+def built() -> bool:
+    """Is there a compiled module?"""
+    return _extension is not None
+
+
 def isas() -> list[str]:
     """Instruction sets that this binary holds and this machine runs, slowest first; empty when not built."""
     return list(_extension.isas()) if _extension else []

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from kernels import checks, registry
+from kernels import checks, memory, registry
 from kernels.layout import WORD, Bitmap, Csr, Segments, Transpose
 
 _call = registry.bind(__name__)
@@ -38,7 +38,7 @@ def from_mask(mask: Tensor, segments: Segments | Sequence[int] | None = None) ->
     checks.dtype(torch.bool, mask=mask)
     checks.contiguous(mask=mask)
     checks.length(segments.numel, f"entries for sizes {segments.sizes}", mask=mask)
-    words = torch.empty(segments.num_words, dtype=torch.int64, device=mask.device)
+    words = memory.plain(segments.num_words, torch.int64, mask.device)
     if segments.num_words:
         _call("bitmap_from_mask", mask.device, mask.view(-1), segments, words)
     return make(words, segments)
@@ -46,7 +46,7 @@ def from_mask(mask: Tensor, segments: Segments | Sequence[int] | None = None) ->
 
 def to_mask(bitmap: Bitmap) -> Tensor:
     """bool [numel]: the dense form, segments concatenated."""
-    mask = torch.empty(bitmap.segments.numel, dtype=torch.bool, device=bitmap.words.device)
+    mask = memory.plain(bitmap.segments.numel, torch.bool, bitmap.words.device)
     if mask.numel():
         _call("bitmap_to_mask", mask.device, bitmap.words, bitmap.segments, mask)
     return mask
@@ -55,7 +55,7 @@ def to_mask(bitmap: Bitmap) -> Tensor:
 def full(segments: Segments | Sequence[int], device: torch.device | str = "cpu") -> Bitmap:
     """Everything stored."""
     segments = segments if isinstance(segments, Segments) else Segments(tuple(segments))
-    return complement(make(torch.zeros(segments.num_words, dtype=torch.int64, device=device), segments))
+    return complement(make(memory.plain(segments.num_words, torch.int64, device).zero_(), segments))
 
 
 def to(bitmap: Bitmap, device: torch.device) -> Bitmap:
@@ -107,7 +107,7 @@ def _matrix(bitmap: Bitmap, rows: int) -> int:
 
 
 def _ints(bitmap: Bitmap) -> Callable[[int], Tensor]:
-    return lambda n: torch.empty(n, dtype=torch.int32, device=bitmap.words.device)
+    return lambda n: memory.plain(n, torch.int32, bitmap.words.device)
 
 
 def _last_words(segments: Segments, device: torch.device) -> tuple[Tensor, Tensor]:

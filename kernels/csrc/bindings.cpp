@@ -6,6 +6,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
+#include <memory>
+
 #include "dispatch.h"
 #include "memory.h"
 
@@ -19,6 +22,55 @@ template <typename T> T* at(Address a) { return reinterpret_cast<T*>(a); }
 
 Segments segments(int64_t count, Address starts, Address dense) {
   return {count, at<const int64_t>(starts), at<const int64_t>(dense)};
+}
+
+// Whole numbers out of a list or tuple. nanobind would fill a std::vector where nothing may throw, and end the process
+// when there is no memory for it.
+void read(nb::handle list, int64_t* out, size_t count) {
+  if (nb::len(list) != count) throw nb::value_error("expected another number of whole numbers");
+  for (size_t i = 0; i < count; i++) out[i] = nb::cast<int64_t>(list[i]);
+}
+
+template <size_t N> std::array<int64_t, N> numbers(nb::handle list) {
+  std::array<int64_t, N> found;
+  read(list, found.data(), N);
+  return found;
+}
+
+// A buffer of the pool as DLPack hands tensors on. Deleted by whoever has it last, without Python.
+struct Managed {
+  nb::dlpack::dltensor tensor;
+  void* unused = nullptr;
+  void (*deleter)(Managed*) = [](Managed* self) { delete self; };
+  std::array<int64_t, 8> shape;
+
+  explicit Managed(nb::handle sizes) {
+    tensor.ndim = int32_t(nb::len(sizes));
+    if (size_t(tensor.ndim) > shape.size()) throw nb::value_error("expected at most 8 dimensions");
+    read(sizes, shape.data(), tensor.ndim);
+    int64_t count = 1;
+    for (int32_t i = 0; i < tensor.ndim; i++) {
+      if (shape[i] < 0) throw nb::value_error("expected sizes from 0");
+      if (__builtin_mul_overflow(count, shape[i], &count)) count = INT64_MAX;
+    }
+    tensor.data = want(count, sizeof(float), "a tensor");
+    tensor.device = {nb::device::cpu::value, 0};
+    tensor.dtype = nb::dtype<float>();
+    tensor.shape = shape.data();
+  }
+  Managed(const Managed&) = delete;
+  ~Managed() { give(tensor.data); }
+};
+
+// For torch's from_dlpack, which renames the capsule that it takes.
+nb::object empty(nb::handle shape) {
+  auto made = std::make_unique<Managed>(shape);
+  PyObject* capsule = PyCapsule_New(made.get(), "dltensor", [](PyObject* self) {
+    if (PyCapsule_IsValid(self, "dltensor")) delete static_cast<Managed*>(PyCapsule_GetPointer(self, "dltensor"));
+  });
+  if (!capsule) throw nb::python_error();
+  made.release();
+  return nb::steal(capsule);
 }
 
 }  // namespace
@@ -35,14 +87,7 @@ NB_MODULE(_native, m) {
   m.def("isa", [] { return std::string(ops().name); });
   m.def("set_isa", &choose);
 
-  m.def("empty", [](const std::vector<size_t>& shape) {
-    size_t bytes = sizeof(float);
-    for (size_t n : shape) bytes *= n;
-    void* p = take(bytes);
-    if (!p) throw std::bad_alloc();
-    return nb::ndarray<nb::pytorch, float>(p, shape.size(), shape.data(),
-                                           nb::capsule(p, [](void* q) noexcept { give(q); }));
-  });
+  m.def("empty", &empty);
   m.def("pooled", &pooled);
   m.def("bytes_taken", &bytes_taken);
   m.def("bytes_idle", &bytes_idle);
@@ -65,16 +110,16 @@ NB_MODULE(_native, m) {
                                  {lr, momentum, weight_decay, scale, nesterov}, threads);
       },
       Release());
-  m.def("masked_average",
-        [](Address mask, int64_t num_words, const std::vector<Address>& words, const std::vector<Address>& values,
-           const std::vector<int64_t>& nnz, Address out, int64_t n, int threads) {
-          std::vector<Packed> models;
-          for (size_t j = 0; j < words.size(); j++)
-            models.push_back({at<const uint64_t>(words[j]), at<const float>(values[j]), nnz[j]});
-          nb::gil_scoped_release release;
-          ops().masked_average(at<const uint64_t>(mask), num_words, models.data(), int(models.size()), at<float>(out),
-                               n, threads);
-        });
+  m.def("masked_average", [](Address mask, int64_t num_words, nb::handle packed, Address out, int64_t n, int threads) {
+    std::vector<Packed> models(nb::len(packed));
+    for (size_t j = 0; j < models.size(); j++) {
+      const auto v = numbers<3>(packed[j]);
+      models[j] = {at<const uint64_t>(v[0]), at<const float>(v[1]), v[2]};
+    }
+    nb::gil_scoped_release release;
+    ops().masked_average(at<const uint64_t>(mask), num_words, models.data(), int(models.size()), at<float>(out), n,
+                         threads);
+  });
   m.def(
       "pq_norms",
       [](Address values, Address offsets, int64_t count, double p, double q, Address norms, int threads) {
@@ -180,102 +225,109 @@ NB_MODULE(_native, m) {
       Release());
 
   // Convolution: structures arrive as lists of whole numbers, in the order of conv.h.
-  using Numbers = std::vector<int64_t>;
-  const auto planes = [](const Numbers& v) {
-    return ConvPlanes{v.at(0), v.at(1), v.at(2), v.at(3),  v.at(4),  v.at(5), v.at(6),
-                      v.at(7), v.at(8), v.at(9), v.at(10), v.at(11), v.at(12)};
+  using Numbers = nb::handle;
+  const auto planes = [](Numbers list) {
+    const auto v = numbers<13>(list);
+    return ConvPlanes{v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9], v[10], v[11], v[12]};
   };
-  const auto weights = [](const Numbers& v) {
-    return ConvWeights{v.at(0),
-                       v.at(1),
-                       at<const int32_t>(v.at(2)),
-                       at<const int32_t>(v.at(3)),
-                       at<const int32_t>(v.at(4)),
-                       at<const uint32_t>(v.at(5))};
+  const auto weights = [](Numbers list) {
+    const auto v = numbers<6>(list);
+    return ConvWeights{v[0],
+                       v[1],
+                       at<const int32_t>(v[2]),
+                       at<const int32_t>(v[3]),
+                       at<const int32_t>(v[4]),
+                       at<const uint32_t>(v[5])};
   };
-  const auto output = [](const Numbers& v) { return ConvOutput{v.at(0), v.at(1), v.at(2), v.at(3), v.at(4), v.at(5)}; };
-  const auto pattern = [](const Numbers& v) {
-    return ConvPattern{v.at(0) != 0,
-                       v.at(1),
-                       v.at(2),
-                       at<const int32_t>(v.at(3)),
-                       at<const int32_t>(v.at(4)),
-                       at<const int32_t>(v.at(5)),
-                       at<const int64_t>(v.at(6))};
+  const auto output = [](Numbers list) {
+    const auto v = numbers<6>(list);
+    return ConvOutput{v[0], v[1], v[2], v[3], v[4], v[5]};
+  };
+  const auto pattern = [](Numbers list) {
+    const auto v = numbers<7>(list);
+    return ConvPattern{v[0] != 0,
+                       v[1],
+                       v[2],
+                       at<const int32_t>(v[3]),
+                       at<const int32_t>(v[4]),
+                       at<const int32_t>(v[5]),
+                       at<const int64_t>(v[6])};
   };
   m.def("conv_tile", [] { return ops().conv_tile(); });
-  m.def("conv_planes", [=](const Numbers& p, Address x, Address out, int threads) {
+  m.def("conv_planes", [=](Numbers p, Address x, Address out, int threads) {
     const auto shape = planes(p);
     nb::gil_scoped_release release;
     ops().conv_planes(shape, at<const float>(x), at<float>(out), threads);
   });
-  m.def("conv_apply", [=](const Numbers& p, const Numbers& w, const Numbers& o, Address x, Address values, Address bias,
-                          Address y, int threads) {
-    const auto shape = planes(p);
-    const auto what = weights(w);
-    const auto where = output(o);
-    nb::gil_scoped_release release;
-    ops().conv_apply(shape, what, where, at<const float>(x), at<const float>(values), at<const float>(bias),
-                     at<float>(y), threads);
-  });
-  m.def("conv_scatter", [=](const Numbers& p, const Numbers& w, int64_t block, int64_t group, Address dy,
-                            Address values, Address dx, int threads) {
+  m.def("conv_apply",
+        [=](Numbers p, Numbers w, Numbers o, Address x, Address values, Address bias, Address y, int threads) {
+          const auto shape = planes(p);
+          const auto what = weights(w);
+          const auto where = output(o);
+          nb::gil_scoped_release release;
+          ops().conv_apply(shape, what, where, at<const float>(x), at<const float>(values), at<const float>(bias),
+                           at<float>(y), threads);
+        });
+  m.def("conv_scatter", [=](Numbers p, Numbers w, int64_t block, int64_t group, Address dy, Address values, Address dx,
+                            int threads) {
     const auto shape = planes(p);
     const auto what = weights(w);
     nb::gil_scoped_release release;
     ops().conv_scatter(shape, what, block, group, at<const float>(dy), at<const float>(values), at<float>(dx), threads);
   });
-  m.def("conv_gradient", [=](const Numbers& p, const Numbers& w, const Numbers& o, Address x, Address dy,
-                             Address gradients, int threads) {
+  m.def("conv_gradient", [=](Numbers p, Numbers w, Numbers o, Address x, Address dy, Address gradients, int threads) {
     const auto shape = planes(p);
     const auto what = weights(w);
     const auto where = output(o);
     nb::gil_scoped_release release;
     ops().conv_gradient(shape, what, where, at<const float>(x), at<const float>(dy), at<float>(gradients), threads);
   });
-  const auto dense = [](const Numbers& v) { return ConvDense{v.at(0), v.at(1), v.at(2), at<const uint32_t>(v.at(3))}; };
-  m.def("conv_dense_apply", [=](const Numbers& p, const Numbers& w, const Numbers& o, Address x, Address values,
-                                Address bias, Address y, int threads) {
-    const auto shape = planes(p);
-    const auto what = dense(w);
-    const auto where = output(o);
-    nb::gil_scoped_release release;
-    ops().conv_dense_apply(shape, what, where, at<const float>(x), at<const float>(values), at<const float>(bias),
-                           at<float>(y), threads);
-  });
-  const auto images = [](const Numbers& v) {
-    return ConvImages{v.at(0), v.at(1), v.at(2), v.at(3), v.at(4), v.at(5), v.at(6)};
+  const auto dense = [](Numbers list) {
+    const auto v = numbers<4>(list);
+    return ConvDense{v[0], v[1], v[2], at<const uint32_t>(v[3])};
   };
-  m.def("conv_winograd",
-        [=](const Numbers& s, const Numbers& f, Address x, Address w, Address bias, Address y, int threads) {
-          const auto shape = images(s);
-          const ConvFilter filter{f.at(0), f.at(1), f.at(2), f.at(3), f.at(4) != 0};
+  m.def("conv_dense_apply",
+        [=](Numbers p, Numbers w, Numbers o, Address x, Address values, Address bias, Address y, int threads) {
+          const auto shape = planes(p);
+          const auto what = dense(w);
+          const auto where = output(o);
           nb::gil_scoped_release release;
-          ops().conv_winograd(shape, filter, at<const float>(x), at<const float>(w), at<const float>(bias),
-                              at<float>(y), threads);
+          ops().conv_dense_apply(shape, what, where, at<const float>(x), at<const float>(values), at<const float>(bias),
+                                 at<float>(y), threads);
         });
-  m.def("conv_winograd_gradient", [=](const Numbers& s, int64_t out, int64_t channels, Address x, Address dy,
-                                      Address dw, int threads) {
+  const auto images = [](Numbers list) {
+    const auto v = numbers<7>(list);
+    return ConvImages{v[0], v[1], v[2], v[3], v[4], v[5], v[6]};
+  };
+  m.def("conv_winograd", [=](Numbers s, Numbers order, Address x, Address w, Address bias, Address y, int threads) {
+    const auto shape = images(s);
+    const auto f = numbers<5>(order);
+    const ConvFilter filter{f[0], f[1], f[2], f[3], f[4] != 0};
+    nb::gil_scoped_release release;
+    ops().conv_winograd(shape, filter, at<const float>(x), at<const float>(w), at<const float>(bias), at<float>(y),
+                        threads);
+  });
+  m.def("conv_winograd_gradient", [=](Numbers s, int64_t out, int64_t channels, Address x, Address dy, Address dw,
+                                      int threads) {
     const auto shape = images(s);
     nb::gil_scoped_release release;
     ops().conv_winograd_gradient(shape, out, channels, at<const float>(x), at<const float>(dy), at<float>(dw), threads);
   });
-  m.def("conv_dense_gradient", [=](const Numbers& p, const Numbers& w, const Numbers& o, int64_t tiles, Address x,
-                                   Address dy, Address gradients, int threads) {
-    const auto shape = planes(p);
-    const auto what = dense(w);
-    const auto where = output(o);
-    nb::gil_scoped_release release;
-    ops().conv_dense_gradient(shape, what, where, tiles, at<const float>(x), at<const float>(dy), at<float>(gradients),
-                              threads);
-  });
-  m.def("conv_count",
-        [=](const Numbers& p, int64_t channels, int64_t block, int64_t group, Address starts, Address order) {
-          const auto what = pattern(p);
+  m.def("conv_dense_gradient",
+        [=](Numbers p, Numbers w, Numbers o, int64_t tiles, Address x, Address dy, Address gradients, int threads) {
+          const auto shape = planes(p);
+          const auto what = dense(w);
+          const auto where = output(o);
           nb::gil_scoped_release release;
-          return ops().conv_count(what, channels, block, group, at<int32_t>(starts), at<int32_t>(order));
+          ops().conv_dense_gradient(shape, what, where, tiles, at<const float>(x), at<const float>(dy),
+                                    at<float>(gradients), threads);
         });
-  m.def("conv_fill", [=](const Numbers& p, int64_t channels, int64_t block, int64_t group, int64_t channel_bytes,
+  m.def("conv_count", [=](Numbers p, int64_t channels, int64_t block, int64_t group, Address starts, Address order) {
+    const auto what = pattern(p);
+    nb::gil_scoped_release release;
+    return ops().conv_count(what, channels, block, group, at<int32_t>(starts), at<int32_t>(order));
+  });
+  m.def("conv_fill", [=](Numbers p, int64_t channels, int64_t block, int64_t group, int64_t channel_bytes,
                          Address starts, Address order, Address offsets, Address index) {
     const auto what = pattern(p);
     nb::gil_scoped_release release;
@@ -288,15 +340,18 @@ NB_MODULE(_native, m) {
   });
 
   // Layers between the convolutions. Norm: channels, groups, positions, batch.
-  const auto norm = [](const Numbers& v) { return NormShape{v.at(0), v.at(1), v.at(2), v.at(3)}; };
-  m.def("group_norm", [=](const Numbers& s, Address x, Address gamma, Address beta, double eps, bool relu, Address y,
+  const auto norm = [](Numbers list) {
+    const auto v = numbers<4>(list);
+    return NormShape{v[0], v[1], v[2], v[3]};
+  };
+  m.def("group_norm", [=](Numbers s, Address x, Address gamma, Address beta, double eps, bool relu, Address y,
                           Address mean, Address rstd, int threads) {
     const auto shape = norm(s);
     nb::gil_scoped_release release;
     ops().group_norm(shape, at<const float>(x), at<const float>(gamma), at<const float>(beta), eps, relu, at<float>(y),
                      at<float>(mean), at<float>(rstd), threads);
   });
-  m.def("group_norm_backward", [=](const Numbers& s, Address dy, Address x, Address mean, Address rstd, Address gamma,
+  m.def("group_norm_backward", [=](Numbers s, Address dy, Address x, Address mean, Address rstd, Address gamma,
                                    Address beta, bool relu, Address dx, Address dgamma, Address dbeta, int threads) {
     const auto shape = norm(s);
     nb::gil_scoped_release release;
@@ -304,9 +359,9 @@ NB_MODULE(_native, m) {
                               at<const float>(rstd), at<const float>(gamma), at<const float>(beta), relu, at<float>(dx),
                               at<float>(dgamma), at<float>(dbeta), threads);
   });
-  m.def("batch_norm", [=](const Numbers& s, Address x, Address gamma, Address beta, double eps, bool relu,
-                          bool training, Address running_mean, Address running_var, double momentum, Address y,
-                          Address mean, Address rstd, int threads) {
+  m.def("batch_norm", [=](Numbers s, Address x, Address gamma, Address beta, double eps, bool relu, bool training,
+                          Address running_mean, Address running_var, double momentum, Address y, Address mean,
+                          Address rstd, int threads) {
     const auto shape = norm(s);
     nb::gil_scoped_release release;
     ops().batch_norm(shape, at<const float>(x), at<const float>(gamma), at<const float>(beta), eps, relu, training,
@@ -314,7 +369,7 @@ NB_MODULE(_native, m) {
                      at<float>(rstd), threads);
   });
   m.def("batch_norm_backward",
-        [=](const Numbers& s, Address dy, Address x, Address mean, Address rstd, Address gamma, Address beta, bool relu,
+        [=](Numbers s, Address dy, Address x, Address mean, Address rstd, Address gamma, Address beta, bool relu,
             bool training, Address dx, Address dgamma, Address dbeta, int threads) {
           const auto shape = norm(s);
           nb::gil_scoped_release release;
@@ -324,30 +379,27 @@ NB_MODULE(_native, m) {
         });
 
   // Pool: channels, batch, then each axis.
-  const auto pool = [](const Numbers& v) {
-    return PoolShape{v.at(0),
-                     v.at(1),
-                     {v.at(2), v.at(3), v.at(4), v.at(5), v.at(6)},
-                     {v.at(7), v.at(8), v.at(9), v.at(10), v.at(11)}};
+  const auto pool = [](Numbers list) {
+    const auto v = numbers<12>(list);
+    return PoolShape{v[0], v[1], {v[2], v[3], v[4], v[5], v[6]}, {v[7], v[8], v[9], v[10], v[11]}};
   };
-  m.def("max_pool", [=](const Numbers& s, Address x, Address y, Address index, Address wide_index, int threads) {
+  m.def("max_pool", [=](Numbers s, Address x, Address y, Address index, Address wide_index, int threads) {
     const auto shape = pool(s);
     nb::gil_scoped_release release;
     ops().max_pool(shape, at<const float>(x), at<float>(y), at<uint8_t>(index), at<int32_t>(wide_index), threads);
   });
-  m.def("max_pool_backward",
-        [=](const Numbers& s, Address dy, Address index, Address wide_index, Address dx, int threads) {
-          const auto shape = pool(s);
-          nb::gil_scoped_release release;
-          ops().max_pool_backward(shape, at<const float>(dy), at<const uint8_t>(index), at<const int32_t>(wide_index),
-                                  at<float>(dx), threads);
-        });
-  m.def("average_pool", [=](const Numbers& s, Address x, Address y, int threads) {
+  m.def("max_pool_backward", [=](Numbers s, Address dy, Address index, Address wide_index, Address dx, int threads) {
+    const auto shape = pool(s);
+    nb::gil_scoped_release release;
+    ops().max_pool_backward(shape, at<const float>(dy), at<const uint8_t>(index), at<const int32_t>(wide_index),
+                            at<float>(dx), threads);
+  });
+  m.def("average_pool", [=](Numbers s, Address x, Address y, int threads) {
     const auto shape = pool(s);
     nb::gil_scoped_release release;
     ops().average_pool(shape, at<const float>(x), at<float>(y), threads);
   });
-  m.def("average_pool_backward", [=](const Numbers& s, Address dy, Address dx, int threads) {
+  m.def("average_pool_backward", [=](Numbers s, Address dy, Address dx, int threads) {
     const auto shape = pool(s);
     nb::gil_scoped_release release;
     ops().average_pool_backward(shape, at<const float>(dy), at<float>(dx), threads);

@@ -4,6 +4,7 @@
 // packed position of an entry is a cursor of its row, and the cursors of W rows are one vector: for W rows of a column
 // the entries' rows and positions are two compressions, and the cursors advance by the bits.
 #include "declare.h"
+#include "scratch.h"
 #include "simd.h"
 
 namespace SPARSE_ISA {
@@ -85,8 +86,9 @@ void bitmap_csr(const uint64_t* words, int64_t rows, int64_t cols, int32_t* poin
 void bitmap_transpose(const uint64_t* words, int64_t rows, int64_t cols, int32_t* pointers, int32_t* row,
                       int32_t* order, int64_t nnz) {
   const int64_t blocks = (rows + 63) / 64;
-  int32_t* cursor = new int32_t[blocks * 64]();   // the packed position of each row's next entry
-  uint64_t* columns = new uint64_t[blocks * 64];  // 64 columns: [row block][column]
+  const Scratch<int32_t> cursor(blocks * 64, "the rows of a transposed pattern");  // packed position of the next entry
+  const Scratch<uint64_t> columns(blocks * 64, "64 columns of a transposed pattern");  // [row block][column]
+  memset(cursor, 0, blocks * 64 * sizeof(int32_t));
   int64_t at = 0;
   for (int64_t r = 0, n = 0; r < rows; r++) {
     cursor[r] = n;
@@ -113,8 +115,6 @@ void bitmap_transpose(const uint64_t* words, int64_t rows, int64_t cols, int32_t
       pointers[c0 + c + 1] = at;
     }
   }
-  delete[] cursor;
-  delete[] columns;
 }
 
 }  // namespace SPARSE_ISA

@@ -142,7 +142,8 @@ void scatter_block(const ConvPlanes& p, const ConvWeights& w, int64_t block, int
                    const float* weights, float* dx) {
   const int32_t* at = w.at ? w.at : w.starts;
   const int64_t first = b * block, channels = smaller(block, p.channels - first), blocks = w.visits / w.rows;
-  float* x = allocate(channels * p.plane_size);
+  const Scratch<float> memory(channels * p.plane_size, "a block of a linear layer's input gradients");
+  float* x = memory;
   memset(x, 0, channels * p.plane_size * sizeof(float));
   float* base = x - first * p.plane_size;
   for (int64_t row = 0; row < w.rows; row += group) {
@@ -156,7 +157,6 @@ void scatter_block(const ConvPlanes& p, const ConvWeights& w, int64_t block, int
     }
   }
   for (int64_t c = 0; c < channels; c++) copy(dx + (first + c) * p.batch, x + c * p.plane_size, p.batch);
-  sparsefl::give(x);
 }
 
 template <int V>

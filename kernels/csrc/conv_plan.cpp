@@ -1,6 +1,7 @@
 // The weights of a convolution pass in the order in which conv.cpp uses them.
 #include "declare.h"
 #include "parallel.h"
+#include "scratch.h"
 #include "simd.h"
 
 namespace SPARSE_ISA {
@@ -43,11 +44,12 @@ struct Visits {
 int64_t conv_count(ConvPattern p, int64_t channels, int64_t block, int64_t group, int32_t* starts, int32_t* order) {
   const Visits visits(p, channels, block, group);
   const int64_t n = visits.blocks * p.rows;
-  int32_t* count = new int32_t[n + 1]();
+  const Scratch<int32_t> count(n + 1, "the number of weights of each visit of a convolution");
+  memset(count, 0, (n + 1) * sizeof(int32_t));
   entries(p, [&](int64_t r, int64_t c, int64_t t, int64_t) { count[visits.of(r, c)] += p.taps_at[t] >= 0; });
   int64_t most = 0, total = 0;
   for (int64_t k = 0; k < n; k++) most = count[k] > most ? count[k] : most;
-  int64_t* first = new int64_t[most + 2];
+  const Scratch<int64_t> first(most + 2, "the order of the rows of a convolution");
   for (int64_t row = 0; row < p.rows; row += group) {
     const int64_t size = visits.size(row);
     for (int64_t b = 0; b < visits.blocks; b++) {  // rows by length: a counting sort
@@ -63,8 +65,6 @@ int64_t conv_count(ConvPattern p, int64_t channels, int64_t block, int64_t group
     }
   }
   starts[n] = total;
-  delete[] first;
-  delete[] count;
   return total;
 }
 
@@ -73,7 +73,7 @@ void conv_fill(ConvPattern p, int64_t channels, int64_t block, int64_t group, in
                const int32_t* starts, const int32_t* order, uint32_t* offsets, int32_t* index) {
   const Visits visits(p, channels, block, group);
   const int64_t n = visits.blocks * p.rows;
-  int64_t* next = new int64_t[n + 1];
+  const Scratch<int64_t> next(n + 1, "the places of the weights of a convolution");
   for (int64_t row = 0; row < p.rows; row += group)
     for (int64_t b = 0; b < visits.blocks; b++)
       for (int64_t k = visits.of(row, b * block), end = k + visits.size(row); k < end; k++)
@@ -84,7 +84,6 @@ void conv_fill(ConvPattern p, int64_t channels, int64_t block, int64_t group, in
     offsets[at] = uint32_t(c * channel_bytes + p.taps_at[t]);
     index[at] = position;
   });
-  delete[] next;
 }
 
 // out[i] = values[index[i]], 0 where the index is negative.

@@ -1,10 +1,9 @@
 // What the convolution kernels share: tiles of outputs, how they are read and written, sums over lanes.
 #pragma once
-#include <stdlib.h>
 
 #include "declare.h"
-#include "memory.h"
 #include "parallel.h"
+#include "scratch.h"
 #include "simd.h"
 
 #define SPARSE_UNROLL _Pragma("GCC unroll 16")
@@ -94,12 +93,6 @@ static inline void copy(float* to, const float* from, int64_t n) {
   for (int64_t i = 0; i < n; i += W) store(to + i, load(from + i));
 }
 
-inline float* allocate(int64_t floats) {
-  void* p = sparsefl::take(floats * sizeof(float));
-  if (!p) abort();
-  return static_cast<float*>(p);
-}
-
 // y = bias + what add(input under the tile, sums [rows][TILE]) adds, for every tile.
 template <typename Add>
 void apply_tiles(const ConvPlanes& planes, const ConvOutput& out, int64_t rows, const float* x, const float* bias,
@@ -107,7 +100,8 @@ void apply_tiles(const ConvPlanes& planes, const ConvOutput& out, int64_t rows, 
   constexpr int64_t AT_ONCE = 4;  // tiles that share an allocation
   const Tiles tiles(planes, out);
   parallel_for((tiles.count + AT_ONCE - 1) / AT_ONCE, threads, [&](int64_t group) {
-    float* sums = allocate((rows + 2) * TILE);
+    const Scratch<float> memory((rows + 2) * TILE, "the sums of a tile of a convolution");
+    float* sums = memory;
     for (int64_t i = group * AT_ONCE; i < tiles.count && i < (group + 1) * AT_ONCE; i++) {
       const Tiles::Part part = tiles.part(i);
       for (int64_t o = 0; o < rows; o++) {
@@ -119,7 +113,6 @@ void apply_tiles(const ConvPlanes& planes, const ConvOutput& out, int64_t rows, 
         for (int64_t c = 0; c < part.positions; c++)
           copy(y + o * out.plane_size + part.place + c * out.column_size, sums + o * TILE + c * planes.lanes, part.n);
     }
-    sparsefl::give(sums);
   });
 }
 
@@ -130,7 +123,8 @@ void gradient_tiles(const ConvPlanes& planes, const ConvOutput& out, int64_t row
                     const float* dy, Use use) {
   const Tiles tiles(planes, out);
   const int64_t run = together * TILE, floats = (rows + 2) * run;
-  float* tile = allocate(floats);
+  const Scratch<float> memory(floats, "a tile of a convolution's output gradients");
+  float* tile = memory;
   memset(tile, 0, floats * sizeof(float));
   for (int64_t i = 0; i < tiles.count; i += together) {
     for (int64_t k = 0; k < together; k++) {
@@ -145,7 +139,6 @@ void gradient_tiles(const ConvPlanes& planes, const ConvOutput& out, int64_t row
     }
     use(tiles.input(x, i), tile, i == 0);
   }
-  sparsefl::give(tile);
 }
 
 }  // namespace

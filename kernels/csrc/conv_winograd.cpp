@@ -198,7 +198,8 @@ void conv_winograd(ConvImages s, ConvFilter f, const float* x, const float* w, c
   const bool few = block_bytes <= L2;
   const int64_t part = few ? PART : up(f.rows, ROWS), rows = up(f.rows, part), parts = rows / part;
   const int64_t step = apart(part * f.channels);  // from point to point of a part
-  float* u = allocate(parts * POINTS * step);     // [part of rows][point][row of the part][channel]
+  const Scratch<float> transformed(parts * POINTS * step, "the transformed weights of a convolution");
+  float* u = transformed;  // [part of rows][point][row of the part][channel]
   if (f.rows < rows)
     for (int p = 0; p < POINTS; p++)
       memset(u + ((parts - 1) * POINTS + p) * step + (f.rows - (parts - 1) * part) * f.channels, 0,
@@ -214,8 +215,9 @@ void conv_winograd(ConvImages s, ConvFilter f, const float* x, const float* w, c
   parallel_for((blocks + together - 1) / together, threads, [&](int64_t group) {
     const int64_t first = group * together, last = smaller(first + together, blocks), count = last - first;
     const int64_t in_step = apart(count * f.channels * run), out_step = apart(count * part * run);
-    float* v = allocate(POINTS * (in_step + out_step));  // [point][block][channel][run]
-    float* m = v + POINTS * in_step;                     // [point][block][row of the part][run]
+    const Scratch<float> memory(POINTS * (in_step + out_step), "the transformed images of a convolution");
+    float* v = memory;                // [point][block][channel][run]
+    float* m = v + POINTS * in_step;  // [point][block][row of the part][run]
     const int64_t end = smaller(last * UNITS, units.count);
     if (end < last * UNITS) memset(v, 0, POINTS * in_step * sizeof(float));
     for (int64_t c = 0; c < f.channels; c++)
@@ -233,9 +235,7 @@ void conv_winograd(ConvImages s, ConvFilter f, const float* x, const float* w, c
           transform_output(units, m + ((k / UNITS - first) * part + r) * run + k % UNITS * W, out_step,
                            bias ? bias[o + r] : 0.0f, k, y + (o + r) * s.out_height * s.out_width * s.batch);
     }
-    sparsefl::give(v);
   });
-  sparsefl::give(u);
 }
 
 // dw [rows][channels][9] of the whole weight.
@@ -243,9 +243,11 @@ void conv_winograd_gradient(ConvImages s, int64_t out, int64_t channels, const f
                             int threads) {
   const int64_t rows = up(out, ROWS), in = up(channels, 4), run = smaller(GRADIENT_UNITS, Units(s).count) * W;
   const int64_t sum_step = apart(rows * in);
-  float* sums = allocate(POINTS * sum_step);
+  const Scratch<float> total(POINTS * sum_step, "the transformed weight gradients of a convolution");
+  float* sums = total;
   const int64_t in_step = apart(in * run), out_step = apart(rows * run);
-  float* v = allocate(POINTS * (in_step + out_step));
+  const Scratch<float> memory(POINTS * (in_step + out_step), "the transformed images of a convolution");
+  float* v = memory;
   float* d = v + POINTS * in_step;
   if (rows > out || in > channels) memset(v, 0, POINTS * (in_step + out_step) * sizeof(float));
   const Units units(s);
@@ -269,7 +271,6 @@ void conv_winograd_gradient(ConvImages s, int64_t out, int64_t channels, const f
           }
     });
   }
-  sparsefl::give(v);
   parallel_for(out, threads, [&](int64_t o) {
     for (int64_t c = 0; c < channels; c += W) {
       const int64_t n = smaller(W, channels - c);
@@ -286,7 +287,6 @@ void conv_winograd_gradient(ConvImages s, int64_t out, int64_t channels, const f
       }
     }
   });
-  sparsefl::give(sums);
 }
 
 }  // namespace SPARSE_ISA

@@ -2,8 +2,6 @@
 #include "dispatch.h"
 
 #include <atomic>
-#include <cstdlib>
-#include <cstring>
 #include <string>
 
 namespace baseline {
@@ -29,13 +27,8 @@ const Ops* find(const std::string& name) {
   throw std::invalid_argument("expected an instruction set out of " + known + ", got '" + name + "'");
 }
 
-const Ops* first_choice() {
-  const char* forced = std::getenv("SPARSE_ISA");
-  return forced && *forced ? find(forced) : available().back();
-}
-
 std::atomic<const Ops*>& slot() {
-  static std::atomic<const Ops*> chosen{first_choice()};
+  static std::atomic<const Ops*> chosen{available().back()};
   return chosen;
 }
 

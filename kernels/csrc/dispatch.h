@@ -1,4 +1,4 @@
-// Which instruction set runs: the best that this machine has, or the one that SPARSE_ISA or choose() names.
+// Which instruction set runs: the best that this machine has, or the one that choose() names.
 #pragma once
 #include <stdexcept>
 #include <string>

@@ -5,6 +5,7 @@
 // has, whatever it reads, and says whether they have as many ones as announced.
 #include "declare.h"
 #include "rans.h"
+#include "scratch.h"
 
 namespace SPARSE_ISA {
 namespace {
@@ -167,20 +168,17 @@ struct Part {
 };
 
 // Memory for the two bit strings of a difference: what became of the entries of `known`, and of the others.
-struct Scratch {
-  uint8_t *were, *others;
+struct Strings {
+  const Scratch<uint8_t> were, others;
 
-  Scratch(Segments s, bool wanted) {
+  Strings(Segments s, bool wanted)
+      : were(room(s, wanted), "what became of a mask's entries"),
+        others(room(s, wanted), "the new entries of a mask") {}
+  static int64_t room(Segments s, bool wanted) {
     int64_t most = 0;
     for (int64_t l = 0; wanted && l < s.count; l++) most = Part(s, l).words > most ? Part(s, l).words : most;
-    were = new uint8_t[8 * most + 16];
-    others = new uint8_t[8 * most + 16];
+    return 8 * most + 16;
   }
-  ~Scratch() {
-    delete[] were;
-    delete[] others;
-  }
-  Scratch(const Scratch&) = delete;
 };
 
 }  // namespace
@@ -188,7 +186,7 @@ struct Scratch {
 int64_t mask_encode(const uint64_t* words, const uint64_t* known, Segments s, const int64_t* dropped,
                     const int64_t* grown, uint8_t* out, int64_t capacity) {
   Encoder encoder{out + capacity, out};
-  const Scratch scratch(s, known);
+  const Strings scratch(s, known);
   for (int64_t l = s.count - 1; l >= 0; l--) {
     const Part part(s, l);
     const uint64_t* w = words + s.starts[l];
@@ -221,7 +219,7 @@ int64_t mask_encode(const uint64_t* words, const uint64_t* known, Segments s, co
 bool mask_decode(const uint8_t* in, int64_t size, const uint64_t* known, Segments s, const int64_t* dropped,
                  const int64_t* grown, uint64_t* words) {
   Decoder decoder(in, size);
-  const Scratch scratch(s, known);
+  const Strings scratch(s, known);
   for (int64_t l = 0; l < s.count; l++) {
     const Part part(s, l);
     uint64_t* w = words + s.starts[l];

@@ -6,6 +6,7 @@
 // positions. How many models have an entry is counted for 64 entries at once, in bit planes.
 #include "declare.h"
 #include "parallel.h"
+#include "scratch.h"
 #include "simd.h"
 
 namespace SPARSE_ISA {
@@ -197,7 +198,8 @@ void masked_average(const uint64_t* mask, int64_t num_words, const Packed* model
   const int64_t chunks = threads > 1 ? (num_words + CHUNK - 1) / CHUNK : 1;
   const int64_t size = chunks > 1 ? CHUNK : num_words;
   const int64_t stride = num_models + 1;
-  int64_t* first = new int64_t[(chunks + 1) * stride]();  // where chunk c's values start: [c][mask, models]
+  const Scratch<int64_t> first((chunks + 1) * stride, "the parts of an average");  // where chunk c's values start:
+  memset(first, 0, (chunks + 1) * stride * sizeof(int64_t));                       // [c][mask, models]
   if (chunks > 1) {
     parallel_for(chunks - 1, threads, [&](int64_t c) {
       for (int j = 0; j < stride; j++)
@@ -208,7 +210,7 @@ void masked_average(const uint64_t* mask, int64_t num_words, const Packed* model
   }
   first[chunks * stride] = n;
   parallel_for(chunks, threads, [&](int64_t c) {
-    Stream* streams = new Stream[num_models];
+    const Scratch<Stream> streams(num_models, "the models of an average");
     for (int j = 0; j < num_models; j++)
       streams[j] = {models[j].words, models[j].values + first[c * stride + 1 + j], models[j].values + models[j].nnz, 0};
     const int64_t lo = c * size, hi = lo + size < num_words ? lo + size : num_words;
@@ -217,9 +219,7 @@ void masked_average(const uint64_t* mask, int64_t num_words, const Packed* model
       average<4>(mask, lo, hi, streams, num_models, from, to);
     else
       average<MOST_PLANES>(mask, lo, hi, streams, num_models, from, to);
-    delete[] streams;
   });
-  delete[] first;
 }
 
 }  // namespace SPARSE_ISA

@@ -6,9 +6,11 @@
 namespace sparsefl {
 
 // Uninitialised, on a cache line, in huge pages where the system has them. nullptr: no memory.
-void* take(int64_t bytes);
-// Back to the pool.
-void give(void* p);
+void* take(int64_t bytes) noexcept;
+// The same of `count` things of `size` bytes; throws a std::bad_alloc that says how many bytes were wanted for `what`.
+void* want(int64_t count, int64_t size, const char* what);
+// Back to the pool. Needs no memory itself, so it never fails.
+void give(void* p) noexcept;
 
 // Are buffers kept? Not in a build for the address sanitizer.
 bool pooled();

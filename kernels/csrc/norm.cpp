@@ -8,11 +8,10 @@
 // Sums of x and x^2 are about a shift: the mean of the first four of every 64 rows. A shift out of the chunk bounds the
 // cancellation, whatever the mean: the sum of squares is at most 1 + 64 / 4 times the one about the chunk's own mean.
 // From chunk to chunk the sums go on in double.
-#include <stdlib.h>
-
 #include "columns.h"
 #include "declare.h"
 #include "parallel.h"
+#include "scratch.h"
 
 namespace SPARSE_ISA {
 namespace {
@@ -260,7 +259,7 @@ void group_norm_backward(NormShape s, const float* dy, const float* x, const flo
                          const float* gamma, const float* beta, bool relu, float* dx, float* dgamma, float* dbeta,
                          int threads) {
   const Groups groups(s);
-  double* parts = static_cast<double*>(malloc(sizeof(double) * 2 * groups.units * s.channels));
+  const Scratch<double> parts(2 * groups.units * s.channels, "the parts of a norm's gradients");
   parallel_for(s.groups * groups.units, threads, [&](int64_t i) {
     const Groups::Unit u = groups.unit(i);
     const Matrix& m = u.channel;
@@ -305,7 +304,6 @@ void group_norm_backward(NormShape s, const float* dy, const float* x, const flo
     if (dgamma) dgamma[c] = float(scale);
     if (dbeta) dbeta[c] = float(shift);
   }
-  free(parts);
 }
 
 void batch_norm(NormShape s, const float* x, const float* gamma, const float* beta, double eps, bool relu,

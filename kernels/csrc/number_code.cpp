@@ -2,6 +2,7 @@
 // (kernels/number_code says where everything lies). Blocks stand alone, so that each has frequencies of its own.
 #include "declare.h"
 #include "rans.h"
+#include "scratch.h"
 
 namespace SPARSE_ISA {
 namespace {
@@ -133,7 +134,8 @@ const uint8_t* decode(const uint8_t* in, const uint8_t* end, int64_t n, uint8_t*
 
 int64_t number_encode(const uint8_t* in, int64_t n, int width, uint8_t* out, int64_t capacity) {
   constexpr int64_t room = 2 * BLOCK + 16 * LANES;
-  uint8_t *const lead = new uint8_t[BLOCK + room], *const end = out + capacity, *low = out;
+  const Scratch<uint8_t> lead(BLOCK + room, "a block of numbers to encode");
+  uint8_t *const end = out + capacity, *low = out;
   uint8_t* at = n * (width - 1) <= capacity ? out + n * (width - 1) : nullptr;
   for (int64_t i = 0; at && i < n; i += BLOCK) {
     const int64_t m = shorter(BLOCK, n - i);
@@ -141,20 +143,18 @@ int64_t number_encode(const uint8_t* in, int64_t n, int width, uint8_t* out, int
     low += m * (width - 1);
     at = encode(lead, m, at, end, lead + BLOCK, room);
   }
-  delete[] lead;
   return at ? at - out : -1;
 }
 
 bool number_decode(const uint8_t* in, int64_t size, int64_t n, int width, uint8_t* out) {
   const uint8_t *const end = in + size, *low = in, *at = n * (width - 1) <= size ? in + n * (width - 1) : nullptr;
-  uint8_t* const lead = new uint8_t[BLOCK];
+  const Scratch<uint8_t> lead(BLOCK, "a block of numbers to decode");
   for (int64_t i = 0; at && i < n; i += BLOCK) {
     const int64_t m = shorter(BLOCK, n - i);
     at = decode(at, end, m, lead);
     if (at) (width == 4 ? join<uint32_t> : width == 2 ? join<uint16_t> : join<uint8_t>)(lead, low, m, out + i * width);
     low += m * (width - 1);
   }
-  delete[] lead;
   return at == end;
 }
 

@@ -3,10 +3,13 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sys/mman.h>
 
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
+#include <new>
 #include <thread>
 
 namespace sparsefl {
@@ -28,9 +31,16 @@ struct Job {
   void (*body)(void*, int64_t);
   void* context;
   std::atomic<int64_t> next{0};
+  std::atomic<bool> failed{false};
+  std::exception_ptr error{};  // the first; read when nobody drains any more
 
-  void drain() {
-    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < chunks;) body(context, i);
+  void drain() noexcept {
+    try {
+      for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < chunks;) body(context, i);
+    } catch (...) {
+      next.store(chunks, std::memory_order_relaxed);
+      if (!failed.exchange(true)) error = std::current_exception();
+    }
   }
 };
 
@@ -38,8 +48,8 @@ struct Job {
 // waits for those who joined, never for one that is still asleep.
 class Pool {
  public:
-  void run(Job& job, int helpers) {
-    for (; started_ < helpers; started_++) std::thread(&Pool::work, this, started_, count_.load()).detach();
+  void run(Job& job, int helpers) noexcept {
+    start(helpers);
     {
       std::lock_guard<std::mutex> lock(mutex_);
       open_ = &job, helpers_ = helpers;
@@ -55,7 +65,15 @@ class Pool {
   }
 
  private:
-  void work(int id, uint64_t seen) {
+  // Fewer where the system has no room for more: no result depends on their number.
+  void start(int helpers) noexcept {
+    try {
+      for (; started_ < helpers; started_++) std::thread(&Pool::work, this, started_, count_.load()).detach();
+    } catch (const std::exception&) {
+    }
+  }
+
+  void work(int id, uint64_t seen) noexcept {
     for (;;) {
       for (int spin = 0; spin < SPINS && count_.load(std::memory_order_acquire) == seen; spin++) relax();
       Job* job;
@@ -103,32 +121,69 @@ Team torch_team() {  // from the library that torch itself is bound to
   return team;
 }
 
+// Is there room for the stacks of a team? OpenMP ends the process when it cannot start a thread. It keeps those of each
+// thread that calls it, so the question is asked before a thread's first team of a size.
+class Room {
+ public:
+  Room() { known_ = pthread_key_create(&last_, nullptr) == 0; }
+
+  bool enough(int threads) const {
+    if (known_ && reinterpret_cast<intptr_t>(pthread_getspecific(last_)) == threads) return true;
+    const size_t bytes = size_t(threads) * (stack_size() + MORE);
+    void* p = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return false;
+    munmap(p, bytes);
+    if (known_) pthread_setspecific(last_, reinterpret_cast<void*>(intptr_t(threads)));
+    return true;
+  }
+
+ private:
+  static constexpr size_t MORE = 1 << 20;  // of a thread, beside its stack
+
+  static size_t stack_size() {
+    size_t size = 8 << 20;
+    pthread_attr_t usual;
+    if (pthread_attr_init(&usual) == 0) {
+      pthread_attr_getstacksize(&usual, &size);
+      pthread_attr_destroy(&usual);
+    }
+    return size;
+  }
+
+  pthread_key_t last_;  // the size of the thread's last team
+  bool known_;
+};
+
 struct Threads {
   Team team;
+  Room room;
   Pool pool;
   std::mutex in_use;
 
-  void run(Job& job, int helpers, int threads) {
-    if (team.serves(threads))
+  void run(Job& job, int helpers, int threads) noexcept {
+    if (!team.serves(threads))
+      pool.run(job, helpers);
+    else if (room.enough(threads))
       team.run([](void* x) { static_cast<Job*>(x)->drain(); }, &job, unsigned(threads), 0);
     else
-      pool.run(job, helpers);
+      job.drain();
   }
 };
 
 // Never destroyed: the threads may outlive static destructors. A forked child has neither torch's threads, whose
-// library would wait for them for ever, nor those of the pool: it starts a pool of its own.
+// library would wait for them for ever, nor those of the pool: it starts a pool of its own, in the same place.
+alignas(Threads) unsigned char place[sizeof(Threads)];
 Threads* all = nullptr;
 bool forked = false;
 std::once_flag once;
 const int watching = pthread_atfork(nullptr, nullptr, [] {
   forked = true;
-  if (all) all = new Threads;
+  if (all) all = new (place) Threads;
 });
 
 Threads& the_threads() {
   std::call_once(once, [] {
-    all = new Threads;
+    all = new (place) Threads;
     if (!forked && watching == 0) all->team = torch_team();
   });
   return *all;
@@ -139,12 +194,13 @@ Threads& the_threads() {
 void run_chunks(int64_t chunks, int threads, void (*body)(void*, int64_t), void* context) {
   Job job{chunks, body, context};
   const int helpers = int((threads < chunks ? threads : chunks) - 1);
-  if (helpers > 0) {
-    Threads& shared = the_threads();
-    std::unique_lock<std::mutex> lock(shared.in_use, std::try_to_lock);
-    if (lock.owns_lock()) return shared.run(job, helpers, threads);
-  }
-  job.drain();
+  std::unique_lock<std::mutex> lock;
+  if (helpers > 0) lock = std::unique_lock<std::mutex>(the_threads().in_use, std::try_to_lock);
+  if (lock.owns_lock())
+    the_threads().run(job, helpers, threads);
+  else
+    job.drain();
+  if (job.error) std::rethrow_exception(job.error);
 }
 
 }  // namespace sparsefl

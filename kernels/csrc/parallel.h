@@ -7,6 +7,8 @@ namespace sparsefl {
 
 // Calls body(context, i) once for every i < chunks, on at most `threads` threads, the caller among them.
 // With one thread, one chunk, or the helpers busy for another caller, it runs right here.
+// A body may throw: chunks that nobody has begun are left out, and the first exception goes to the caller when no
+// thread is at work any more. None ever leaves a thread of the team.
 void run_chunks(int64_t chunks, int threads, void (*body)(void* context, int64_t i), void* context);
 
 }  // namespace sparsefl

@@ -1,11 +1,10 @@
 // Max and average pooling on batch-last tensors [channel][height][width][batch], forward and backward.
 // A window is a few rows of the batch, so all work is on contiguous runs. Backward gathers: every input asks the
 // windows that hold it, so it is written once and in one order.
-#include <stdlib.h>
-
 #include "columns.h"
 #include "declare.h"
 #include "parallel.h"
+#include "scratch.h"
 
 namespace SPARSE_ISA {
 namespace {
@@ -33,13 +32,11 @@ inline Range outputs(const PoolAxis& a, int64_t i) {
 
 // The ranges of one axis: divisions once, not once a channel.
 struct Ranges {
-  Range* all;
+  const Scratch<Range> all;
   Ranges(const PoolAxis& axis, Range (*range)(const PoolAxis&, int64_t), int64_t count)
-      : all(static_cast<Range*>(malloc(sizeof(Range) * count))) {
+      : all(count, "the windows of a pooling layer") {
     for (int64_t i = 0; i < count; i++) all[i] = range(axis, i);
   }
-  Ranges(const Ranges&) = delete;
-  ~Ranges() { free(all); }
   Range operator[](int64_t i) const { return all[i]; }
 };
 

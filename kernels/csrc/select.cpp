@@ -5,6 +5,7 @@
 // the last 10. That gives the k-th key and how many entries equal to it are wanted. A last pass writes the bits.
 #include "declare.h"
 #include "parallel.h"
+#include "scratch.h"
 #include "simd.h"
 
 namespace SPARSE_ISA {
@@ -31,8 +32,15 @@ struct Keys {
   }
 };
 
-void top_histogram(const Keys& keys, int64_t n, int64_t* bins) {
-  static thread_local uint32_t part[COPIES][BINS];
+// Not thread_local: the system ends a process in which a thread's first use finds no memory.
+struct Histogram {
+  int64_t bins[BINS];
+  uint32_t part[COPIES][BINS];
+};
+
+void top_histogram(const Keys& keys, int64_t n, Histogram& histogram) {
+  auto& [bins, part] = histogram;
+  memset(bins, 0, sizeof bins);
   constexpr int64_t MOST = 1 << 30;  // what 32-bit counters hold
   for (int64_t lo = 0; lo < n; lo += MOST) {
     const int64_t hi = n - lo < MOST ? n : lo + MOST;
@@ -83,12 +91,11 @@ int64_t narrow(int32_t* few, int64_t n, int shift, int64_t& k) {
 Cut find_cut(const Keys& keys, int64_t n, int64_t wanted, const int64_t* bins) {
   int64_t k = wanted - 1;
   const int bin = find(bins, k);
-  int32_t* few = new int32_t[bins[bin]];
+  const Scratch<int32_t> few(bins[bin], "the values near the border of a selection");
   int64_t left = collect(keys, n, bin, few);
   left = narrow(few, left, MIDDLE, k);
   left = narrow(few, left, 0, k);
   const Cut cut{few[0], k + 1, k + 1 == left};
-  delete[] few;
   return cut;
 }
 
@@ -133,9 +140,10 @@ bool segment(const float* x, int64_t n, const uint64_t* words, int64_t num_words
              uint64_t* chosen) {
   if (n == 0) return true;
   const Keys keys{x, largest ? KEY : 0};
-  static thread_local int64_t bins[BINS];
-  memset(bins, 0, sizeof bins);
-  top_histogram(keys, n, bins);
+  const Scratch<Histogram> memory(1, "the histogram of a selection");
+  Histogram& histogram = *memory;
+  top_histogram(keys, n, histogram);
+  const int64_t* bins = histogram.bins;
   int64_t special = 0;  // infinite or NaN: all bits of the exponent set
   for (int b = INFINITE >> TOP; b < BINS; b++) special += bins[largest ? b ^ (KEY >> TOP) : b];
   if (special && any_nan(keys, n)) return false;
@@ -154,18 +162,16 @@ bool select(const float* x, const uint64_t* words, const int64_t* offsets, Segme
   parallel_for(segments.count, threads, [&](int64_t l) {
     const int64_t first = segments.starts[l], num_words = segments.starts[l + 1] - first;
     const int64_t n = offsets[l + 1] - offsets[l];
-    const float* values = x + offsets[l];
-    float* copy = nullptr;
-    if (dense) {
-      copy = new float[n + 1];
-      const int64_t bounds[2] = {0, n}, words_of[2] = {0, num_words};
-      const int64_t entries[2] = {0, segments.dense[l + 1] - segments.dense[l]};
-      pack(x + segments.dense[l], words + first, bounds, {1, words_of, entries}, copy, 1);
-      values = copy;
-    }
-    if (!segment(values, n, words + first, num_words, k[l], largest, chosen + first))
-      __atomic_store_n(&numbers, false, __ATOMIC_RELAXED);
-    delete[] copy;
+    const auto choose = [&](const float* values) {
+      if (!segment(values, n, words + first, num_words, k[l], largest, chosen + first))
+        __atomic_store_n(&numbers, false, __ATOMIC_RELAXED);
+    };
+    if (!dense) return choose(x + offsets[l]);
+    const Scratch<float> copy(n + 1, "the values to select from");
+    const int64_t bounds[2] = {0, n}, words_of[2] = {0, num_words};
+    const int64_t entries[2] = {0, segments.dense[l + 1] - segments.dense[l]};
+    pack(x + segments.dense[l], words + first, bounds, {1, words_of, entries}, copy, 1);
+    choose(copy);
   });
   return numbers;
 }

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels import bitmap as bitmaps
-from kernels import registry
+from kernels import memory, registry
 from kernels.layout import Bitmap, Segments
 
 _call = registry.bind(__name__)
@@ -64,7 +64,7 @@ def decode(code: NDArray[np.uint8], segments: Segments, flips: Flips, known: Bit
     for ones, bits in _strings(flips, segments, known):
         if not 0 <= ones <= bits:
             raise ValueError(f"expected from 0 to {bits} ones in a string of {bits} bits, got {ones}")
-    words = torch.empty(segments.num_words, dtype=torch.int64)
+    words = memory.plain(segments.num_words, torch.int64)
     if not _call("mask_decode", words.device, code, segments, known, flips, words):
         raise ValueError("expected the code of a mask with exactly the counts announced")
     return bitmaps.make(words, segments)

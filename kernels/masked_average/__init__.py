@@ -6,10 +6,9 @@ model counts where its support has the entry, also if the value there is 0. The 
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from kernels import checks, registry
+from kernels import checks, memory, registry
 from kernels.layout import Bitmap, Packed
 
 _call = registry.bind(__name__)
@@ -31,7 +30,7 @@ def masked_average(mask: Bitmap, models: Sequence[Packed], out: Tensor | None = 
         checks.same_device(mask=mask.words, support=model.bitmap.words, values=model.values)
     values = models[0].values
     if out is None:
-        out = torch.empty(mask.nnz, dtype=values.dtype, device=values.device)
+        out = memory.plain(mask.nnz, values.dtype, values.device)
     else:
         checks.flat(out=out)
         checks.same_dtype(out=out, values=values)

@@ -1,9 +1,8 @@
 """Dense <-> packed:   pack keeps the entries that a bitmap stores, in order;   unpack puts 0 elsewhere"""
 
-import torch
 from torch import Tensor
 
-from kernels import checks, registry
+from kernels import checks, memory, registry
 from kernels.layout import Bitmap
 
 _call = registry.bind(__name__)
@@ -27,7 +26,7 @@ def unpack(values: Tensor, bitmap: Bitmap, out: Tensor | None = None) -> Tensor:
 
 def _into(op: str, source: Tensor, bitmap: Bitmap, out: Tensor | None, size: int) -> Tensor:
     if out is None:
-        out = torch.empty(size, dtype=source.dtype, device=source.device)
+        out = memory.plain(size, source.dtype, source.device)
     checks.flat(source=source, out=out)
     checks.same_dtype(source=source, out=out)
     checks.length(size, "entries", out=out)

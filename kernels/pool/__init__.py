@@ -68,7 +68,7 @@ class Maxima(NamedTuple):
 def max_pool(window: Window, x: Tensor) -> Maxima:
     _check(x=x)
     y = _output(x, window.output_size(x.shape[1], x.shape[2]))
-    out = Maxima(y, torch.empty_like(y, dtype=window.index_dtype))
+    out = Maxima(y, memory.plain(y.shape, window.index_dtype, y.device))
     if y.numel():
         _call("max_pool", x.device, window, x, out)
     return out

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kernels import bitmap as bitmaps
-from kernels import checks, registry
+from kernels import checks, memory, registry
 from kernels.layout import Bitmap
 
 _call = registry.bind(__name__)
@@ -28,7 +28,7 @@ def select(x: Tensor, candidates: Bitmap, k: Tensor, *, largest: bool = False, d
     k = k.cpu().contiguous()
     if k.shape != candidates.counts.shape or (k < 0).any() or (k > candidates.counts).any():
         raise ValueError(f"expected 0 <= k <= {candidates.counts.tolist()} for each tensor, got {k.tolist()}")
-    words = torch.zeros_like(candidates.words)
+    words = memory.plain(candidates.words.shape, torch.int64, candidates.words.device).zero_()
     if x.numel() and k.any():
         if not _call("select", x.device, x, candidates, k, largest, dense, words):
             raise ValueError("expected numbers to select from, got NaN")

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels import bitmap
+from kernels import bitmap, memory
 from kernels.native import extension, pointer
 from kernels.sparse_conv import Conv
 
@@ -264,11 +264,11 @@ def _sweep(
         block = _block(conv, planes, taps)
         group = max(1, L2 // (4 * extension().conv_tile()))
         visits = ceil(planes.channels / block) * rows
-        starts, order = (torch.empty(visits + extra, dtype=torch.int32) for extra in (1, 0))
+        starts, order = (memory.plain(visits + extra, torch.int32) for extra in (1, 0))
         into = pointer(starts, torch.int32), pointer(order, torch.int32)
         how = planes.channels, block, group
         count = extension().conv_count(pattern, *how, *into)
-        offsets, index = (torch.empty(count, dtype=torch.int32) for _ in range(2))
+        offsets, index = (memory.plain(count, torch.int32) for _ in range(2))
         into += pointer(offsets, torch.int32), pointer(index, torch.int32)
         extension().conv_fill(pattern, *how, 4 * planes.channel_size, *into)
         if transposed:

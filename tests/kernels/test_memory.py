@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from kernels import memory, native
 
@@ -105,9 +106,9 @@ def test_without_memory_there_is_an_error():
 
 
 def test_trim_leaves_neighbours_alone_that_share_a_page():
-    small = [native.extension().empty((16,)) for _ in range(2)]
+    small = [from_dlpack(native.extension().empty((16,))) for _ in range(2)]
     lost = memory.empty((MIB + 5,), FLOAT)
-    small += [native.extension().empty((16,)) for _ in range(2)]
+    small += [from_dlpack(native.extension().empty((16,))) for _ in range(2)]
     for n, x in enumerate(small):
         x.fill_(n)
     del lost

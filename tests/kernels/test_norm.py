@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from kernels import norm, use_backend, use_threads
 
 NATIVE = variants(without=["reference", "triton"])
-TOLERANCE = 1e-5  # relative to the largest, in float32
+TOLERANCE = 1e-5  # relative to the largest, in float32; of sums, to the size that they have by chance
 EPS = 1e-5
 
 
@@ -59,7 +59,8 @@ def check(found, expected):
         if expected[name] is None:
             assert found[name] is None
             continue
-        scale = expected[name].abs().max().clamp(min=1e-30)
+        by_chance = (expected["y"][0].numel() ** 0.5) if name in ("dgamma", "dbeta") else 1e-30
+        scale = expected[name].abs().max().clamp(min=by_chance)
         off = ((found[name].double() - expected[name]).abs().max() / scale).item()
         assert off <= TOLERANCE, f"{name} is off by {off:.3g}"
 
