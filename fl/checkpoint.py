@@ -1,15 +1,18 @@
 """Checkpoints: a run's state after a round, complete or not there at all.
 
     checkpoint/round-00012/
-        tensors-00000.safetensors ...    models and masks, about SHARD bytes a file
+        tensors-00000.safetensors ...    models and masks, about SHARD bytes per file (fl/shards.py)
         state.json                       {"sha256": of the body, "body": {
-                                             "format": 1, "round": 12, "config": TOML,
-                                             "sizes": bytes of the files that grow,
+                                             "format": 2, "round": 12, "config": TOML,
+                                             "marks": {file that grows: {"bytes", "sha256"}} of its beginning,
+                                             "history": where it ran (fl/history.py),
                                              "state": plain values (fl/store.py),
                                              "files": {name: {"bytes", "sha256"}}}}
 
-A checkpoint is written beside the others under a name that starts with a dot, brought to disk, and renamed.
-The one before it is kept, and used when the newest turns out to be damaged. No pickle anywhere.
+A checkpoint is written beside the others under a name that starts with a dot, brought to disk, and renamed;
+it is removed under such a name as well. The one before it is kept, and used when the newest turns out to be
+damaged. No pickle anywhere. Checksums find damage, not malice: everything that is read is checked before it
+is used.
 """
 
 import contextlib
@@ -18,147 +21,217 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
-from safetensors import SafetensorError
-from safetensors.numpy import save  # torch's refuses tensors that share memory
-from safetensors.torch import load_file
 from torch import Tensor
 
-from fl import store
-from fl.errors import CheckpointError
-from fl.rundir import sync_directory
+from fl import files, history, names, shards, store
+from fl.errors import CheckpointError, RunDirError, StoreError
+from fl.files import shown, sync_directory
+from fl.growing import Mark
+from fl.history import History
+from fl.leftovers import remove_folder
 
-FORMAT = 1
-KEPT = 2
+FORMAT = 2
 SHARD = 1 << 28
+_KEYS = ("format", "round", "config", "marks", "history", "state", "files")
+_HEX = frozenset("0123456789abcdef")
+Used = TypeVar("Used")
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """One that was read and found whole."""
+class Head(NamedTuple):
+    """What state.json says of a round, checked; the tensors are not read yet."""
 
     round: int
     config: str
-    sizes: dict[str, int]
+    marks: dict[str, Mark]
+    history: History
     state: store.Plain
-    tensors: dict[str, Tensor]
+    files: dict[str, Mark]
 
 
-def save_checkpoint(folder: Path, t: int, config: str, sizes: dict[str, int], state: Any) -> Path:
-    """Write the state after round t; older checkpoints but the last are removed."""
+def save_checkpoint(
+    folder: Path, t: int, config: str, marks: dict[str, Mark], parts: History, state: Any
+) -> int:
+    """Write the state after round t, and return how many bytes that took. All others but the one before it
+    are removed."""
     plain, tensors = store.take_apart(state)
-    target, draft = folder / _name(t), folder / f".{_name(t)}"
+    target, draft = folder / names.round_folder(t), folder / names.draft_folder(t)
     try:
-        folder.mkdir(exist_ok=True)
-        _remove(draft)
-        draft.mkdir()
-        files = {name: _write(draft / name, data) for name, data in _shards(tensors)}
+        if not files.is_folder(folder):
+            os.mkdir(folder)
+            sync_directory(folder.parent)
+        remove_folder(draft)
+        os.mkdir(draft)
+        written = {name: shards.write(draft / name, part) for name, part in _shards(tensors)}
         body = {
             "format": FORMAT,
             "round": t,
             "config": config,
-            "sizes": sizes,
+            "marks": {name: mark._asdict() for name, mark in marks.items()},
+            "history": history.to_json(parts),
             "state": plain,
-            "files": files,
+            "files": written,
         }
-        _write(draft / "state.json", json.dumps({"sha256": _digest(_text(body)), "body": body}).encode())
+        _write(draft / names.STATE, json.dumps({"sha256": _digest(body), "body": body}).encode())
         sync_directory(draft)
-        _remove(target)  # a damaged one of the same round
+        _remove(folder, t)  # a damaged one of the same round
         os.rename(draft, target)
         sync_directory(folder)
-    except OSError as error:
+    except (OSError, MemoryError) as error:
         with contextlib.suppress(OSError):
-            _remove(draft)
+            remove_folder(draft)
         raise CheckpointError(_unwritten(folder, t, tensors, error)) from error
-    for old in _rounds(folder)[KEPT:]:
-        _remove(folder / _name(old))
-    return target
+    try:
+        prune(folder, t)
+    except OSError as error:
+        raise CheckpointError(f"cannot remove old checkpoints in {folder}: {error.strerror}") from error
+    return sum(one["bytes"] for one in written.values())
 
 
-def load_checkpoint(folder: Path) -> tuple[Checkpoint, list[str]]:
-    """The newest whole checkpoint, and what is wrong with newer ones, a line each."""
+def newest(folder: Path, use: Callable[[Head], Used]) -> tuple[Used, list[str]]:
+    """What `use` makes of the newest whole checkpoint, and what is wrong with newer ones, a line each.
+
+    One that `use` refuses with a CheckpointError or StoreError is not whole.
+    """
     problems: list[str] = []
-    for t in _rounds(folder):
+    for t in rounds(folder):
         try:
-            return _read(folder / _name(t), t), problems
-        except (CheckpointError, OSError) as wrong:
-            problems.append(f"{folder / _name(t)}: {wrong}")
+            return use(_head(folder, t)), problems
+        except (CheckpointError, StoreError, OSError) as wrong:
+            problems.append(f"{folder / names.round_folder(t)}: {wrong}")
     if problems:
         raise CheckpointError("expected a whole checkpoint, got\n" + "\n".join(problems))
     raise CheckpointError(f"expected a checkpoint in {folder}, got none: no round was finished")
 
 
-def clean(folder: Path) -> None:
-    """Remove what a process that was killed left unfinished."""
-    for draft in folder.glob(".round-*"):
-        _remove(draft)
-
-
-def _read(path: Path, t: int) -> Checkpoint:
-    body = _body(path / "state.json")
-    if body["format"] != FORMAT or body["round"] != t:
-        got = f"format {body['format']} of round {body['round']}"
-        raise CheckpointError(f"expected format {FORMAT} of round {t}, got {got}")
+def tensors_of(folder: Path, head: Head, wanted: dict[str, shards.Wanted]) -> dict[str, Tensor]:
+    """The tensors of a checkpoint, which must be as `wanted` has them."""
+    below = f"{folder.name}/{names.round_folder(head.round)}"
     tensors: dict[str, Tensor] = {}
-    for name, wanted in body["files"].items():
-        _check(path / name, wanted)
+    for name, mark in head.files.items():
+        left = {key: value for key, value in wanted.items() if key not in tensors}
         try:
-            tensors |= load_file(path / name)
-        except SafetensorError as wrong:
-            raise CheckpointError(f"{name}: {wrong}") from wrong
-    return Checkpoint(t, body["config"], body["sizes"], body["state"], tensors)
+            tensors |= shards.read(folder.parent, f"{below}/{name}", mark.bytes, mark.sha256, left)
+        except RunDirError as wrong:  # a link or a pipe in place of a file
+            raise CheckpointError(str(wrong)) from wrong
+    return tensors
 
 
-def _body(path: Path) -> dict[str, Any]:
+def rounds(folder: Path) -> list[int]:
+    """Rounds that have a checkpoint, newest first."""
+    if not files.is_folder(folder):
+        return []
+    found = (names.round_of(name) for name in os.listdir(folder))
+    return sorted((t for t in found if t is not None), reverse=True)
+
+
+def clean(folder: Path) -> None:
+    """Remove what a process that was killed left: half-written checkpoints and half-removed ones."""
+    if files.is_folder(folder):
+        for name in filter(names.is_abandoned, os.listdir(folder)):
+            remove_folder(folder / name)
+
+
+def prune(folder: Path, t: int) -> None:
+    """Remove all but the whole checkpoint of round t and the one before it. Later ones are damaged."""
+    before = next((old for old in rounds(folder) if old < t), None)
+    for other in rounds(folder):
+        if other not in (t, before):
+            _remove(folder, other)
+
+
+def _remove(folder: Path, t: int) -> None:
+    """Under another name first, so that a process that is killed leaves nothing that looks whole."""
+    path, aside = folder / names.round_folder(t), folder / names.removed_folder(t)
+    if os.path.lexists(path):
+        remove_folder(aside)
+        os.rename(path, aside)
+        remove_folder(aside)
+
+
+def _head(folder: Path, t: int) -> Head:
     try:
-        whole = json.loads(path.read_bytes())
-        body = whole["body"]
-        if whole["sha256"] == _digest(_text(body)):
-            return body
-    except (ValueError, KeyError, TypeError) as wrong:
-        raise CheckpointError(f"{path.name}: expected JSON with a checksum, got {wrong}") from wrong
-    raise CheckpointError(f"{path.name}: expected another checksum: it was changed or damaged")
+        body = _body(folder, t)
+        parts = history.from_json(body["history"])
+    except RunDirError as wrong:
+        raise CheckpointError(str(wrong)) from wrong
+    if not isinstance(body["config"], str):
+        raise CheckpointError(f"config: expected text, got {shown(body['config'])}")
+    if not parts:
+        raise CheckpointError("history: expected at least one part, got none")
+    marks, listed = (_marks(body[key], key) for key in ("marks", "files"))
+    if set(marks) != set(names.GROWING):
+        raise CheckpointError(f"marks: expected those of {list(names.GROWING)}, got {shown(list(marks))}")
+    if list(listed) != [names.shard(i) for i in range(len(listed))]:
+        raise CheckpointError(f"files: expected {names.shard(0)} and so on, got {str([*listed])[:120]}")
+    return Head(t, body["config"], marks, parts, body["state"], listed)
 
 
-def _check(path: Path, wanted: dict[str, Any]) -> None:
-    size = path.stat().st_size
-    if size != wanted["bytes"]:
-        raise CheckpointError(f"{path.name}: expected {wanted['bytes']} bytes, got {size}")
-    with open(path, "rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != wanted["sha256"]:
-        raise CheckpointError(f"{path.name}: expected another checksum: it was changed or damaged")
+def _body(folder: Path, t: int) -> dict[str, Any]:
+    """Of state.json, with its checksum, keys, format and round checked."""
+    whole = files.read_json(folder.parent, f"{folder.name}/{names.round_folder(t)}/{names.STATE}")
+    match whole:
+        case {"sha256": str(wanted), "body": dict(body)}:
+            pass
+        case _:
+            raise CheckpointError(f"{names.STATE}: expected JSON with a checksum, got {shown(whole)}")
+    if wanted != _digest(body):
+        raise CheckpointError(f"{names.STATE}: expected another checksum: it was changed or damaged")
+    if body.get("format") != FORMAT or body.get("round") != t:
+        got = f"format {shown(body.get('format'))} of round {shown(body.get('round'))}"
+        other = "; finish it with the version of sparsefl that wrote it" if body.get("format") == 1 else ""
+        raise CheckpointError(f"expected format {FORMAT} of round {t}, got {got}{other}")
+    if set(body) != set(_KEYS):
+        raise CheckpointError(f"{names.STATE}: expected the keys {list(_KEYS)}, got {str([*body])[:200]}")
+    return body
 
 
-def _shards(tensors: dict[str, Tensor]) -> Iterator[tuple[str, bytes]]:
-    shard: dict[str, Any] = {}
+def _marks(told: Any, where: str) -> dict[str, Mark]:
+    """{name: {"bytes", "sha256"}} as marks."""
+    if not isinstance(told, dict):
+        raise CheckpointError(f"{where}: expected names, got {shown(told)}")
+    return {name: _mark(one, f"{where}: {shown(name)}") for name, one in told.items()}
+
+
+def _mark(told: Any, where: str) -> Mark:
+    match told:
+        case {"bytes": int(size), "sha256": str(sha256)} if len(told) == 2 and type(size) is int:
+            if 0 <= size < 1 << 62 and len(sha256) == 64 and _HEX.issuperset(sha256):
+                return Mark(size, sha256)
+    raise CheckpointError(f"{where}: expected bytes and a checksum, got {str(told)[:120]}")
+
+
+def _shards(tensors: dict[str, Tensor]) -> Iterator[tuple[str, dict[str, Tensor]]]:
+    """The name and the tensors of each file."""
+    shard: dict[str, Tensor] = {}
     count, size = 0, 0
     for name, tensor in tensors.items():
         if size > SHARD:
-            yield f"tensors-{count:05}.safetensors", save(shard)
+            yield names.shard(count), shard
             shard, count, size = {}, count + 1, 0
-        shard[name], size = tensor.numpy(), size + tensor.nbytes
-    yield f"tensors-{count:05}.safetensors", save(shard)
+        shard[name], size = tensor, size + tensor.nbytes
+    yield names.shard(count), shard
 
 
-def _write(path: Path, data: bytes) -> dict[str, Any]:
-    with open(path, "wb") as file:
+def _write(path: Path, data: bytes) -> None:
+    with open(path, "xb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    return {"bytes": len(data), "sha256": _digest(data)}
 
 
-def _unwritten(folder: Path, t: int, tensors: dict[str, Tensor], error: OSError) -> str:
-    why = error.strerror or str(error)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        needed = sum(x.nbytes for x in tensors.values())
-        why += f" (about {needed / 1e6:,.1f} MB are needed, {_free(folder) / 1e6:,.1f} MB are free)"
-    whole = _rounds(folder)
+def _unwritten(folder: Path, t: int, tensors: dict[str, Tensor], error: OSError | MemoryError) -> str:
+    if isinstance(error, MemoryError):
+        why = "out of memory"
+    else:
+        why = error.strerror or str(error)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            needed = sum(x.nbytes for x in tensors.values())
+            why += f" (about {needed / 1e6:,.1f} MB are needed, {_free(folder) / 1e6:,.1f} MB are free)"
+    whole = rounds(folder)
     kept = f"the checkpoint of round {whole[0]} is untouched" if whole else "there is no earlier one"
     return f"cannot write the checkpoint of round {t} to {folder}: {why}; {kept}"
 
@@ -168,25 +241,8 @@ def _free(folder: Path) -> int:
     return shutil.disk_usage(there).free
 
 
-def _rounds(folder: Path) -> list[int]:
-    """Rounds that have a checkpoint, newest first."""
-    return sorted(
-        (int(path.name[6:]) for path in folder.glob("round-*") if path.name[6:].isdigit()), reverse=True
-    )
-
-
-def _name(t: int) -> str:
-    return f"round-{t:05}"
-
-
-def _text(body: dict[str, Any]) -> bytes:
-    return json.dumps(body, sort_keys=True).encode()
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def _remove(path: Path) -> None:
-    if path.exists():
-        shutil.rmtree(path)
+def _digest(body: dict[str, Any]) -> str:
+    try:
+        return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    except (RecursionError, UnicodeEncodeError) as wrong:
+        raise CheckpointError(f"{names.STATE}: expected plain values, got {wrong}") from None

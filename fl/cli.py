@@ -54,11 +54,22 @@ def run(
         ),
     ] = None,
     log: Annotated[str | None, typer.Option(help="tensorboard: curves as well")] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="remove an earlier run in --out DIR, and nothing else there")
+    ] = False,
+    allow_mixed: Annotated[
+        bool,
+        typer.Option(
+            "--allow-mixed",
+            help="go on where numbers come out otherwise than before: another machine, version",
+        ),
+    ] = False,
 ) -> None:
     """Train: `sparsefl run demo`. Ctrl-C stops it, `--resume DIR` goes on."""
     from fl.run_command import Arguments, run
 
-    given = Arguments(source, changes or (), out, resume, executor, workers, baseline, log)
+    asked = (source, changes or (), out, resume, executor, workers, baseline, log, overwrite, allow_mixed)
+    given = Arguments(*asked)
     raise typer.Exit(run(Console(), given))
 
 

@@ -78,6 +78,11 @@ class Worker:
         self._engine = _ENGINES[setting.training.kernels](setting)
         self._dropouts = _seeded_dropouts(self._engine.net)
 
+    def warm_up(self) -> None:
+        """What the first training would do besides: torch imports a thousand modules for an optimizer."""
+        self._engine.load(self.initial)
+        self._engine.optimizer(self.setting.training, lr=0.0)
+
     def seed(self, purpose: str, t: int = 0, k: int = 0) -> int:
         """A number for what takes a seed, from the stream of that name."""
         return int(rng.stream(self.setting.seed, purpose, t, k).integers(2**63))

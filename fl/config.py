@@ -14,12 +14,21 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 
 from fl import config_effect, config_source, config_text, config_words
 from fl.config_effect import Counts, only_if, unless
 from fl.config_source import NONE, PRESETS, Origin, is_path
 from fl.errors import ConfigError
+from fl.names import run_name
 
 __all__ = ["PRESETS", "ConfigError", "only_if", "unless"]
 
@@ -181,8 +190,8 @@ class Devices(Section):
 
 
 class Run(Section):
-    checkpoint_every: Count = 1
-    """rounds between checkpoints; a resumed run repeats what came after the last"""
+    checkpoint_every: Count | None = None
+    """rounds between checkpoints; default: 1 up to 64 MB, then as often as a twentieth of the time allows"""
     record_clients: bool = True
     """write clients.jsonl: one line per client and round"""
 
@@ -190,7 +199,7 @@ class Run(Section):
 class Config(Section):
     """What every run has. The tree that files are read into has a section for each algorithm as well."""
 
-    name: str = "run"
+    name: Annotated[str, AfterValidator(run_name)] = "run"
     """appears in reports and in the name of the run directory; default: that of the preset, with the data
     set and the algorithm where a file or --set changes them (demo-mine, demo-dispfl)"""
     description: str = ""

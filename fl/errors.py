@@ -20,6 +20,10 @@ class RunDirError(Expected, RuntimeError):
     """The directory of a run cannot be used."""
 
 
+class MixedError(RunDirError):
+    """A run would go on where its numbers come out otherwise, and nobody allowed that."""
+
+
 class CheckpointError(Expected, RuntimeError):
     """There is no usable checkpoint, or one could not be written."""
 

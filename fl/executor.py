@@ -52,6 +52,18 @@ class Local:
             self._give_up([*futures.values()])
             raise
 
+    def warm_up(self, clients: int) -> None:
+        """Make the workers that so many clients will need, and all that is made once: no part of a round."""
+        count = min(self.workers, clients)
+        everybody = threading.Barrier(count)  # or one thread would take two
+
+        def work() -> None:
+            everybody.wait()
+            self._worker().warm_up()
+
+        for future in [self._pool.submit(work) for _ in range(count)]:
+            future.result()
+
     def reports(self) -> dict[int, Report]:
         """What the workers saw since the last call, by client."""
         reports, self._reports = self._reports, {}

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.text import Text
 
 from fl.errors import Expected, Interrupted
 
@@ -38,9 +39,13 @@ def guarded(console: Console, work: Callable[[], int], again: Callable[[], str |
 
 def failed(console: Console, text: str, code: int) -> int:
     """Print why the command ends; returns `code`."""
-    style = "" if code == INTERRUPTED else "red"
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    say(console, text, "" if code == INTERRUPTED else "red")
     return code
+
+
+def say(console: Console, text: str, style: str = "") -> None:
+    """Print `text` letter by letter: nothing in it is markup, an emoji or a place to break the line."""
+    console.print(Text(text, style), soft_wrap=True)
 
 
 @contextmanager

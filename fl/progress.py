@@ -4,6 +4,7 @@ A Listener hears of rounds from the loop's thread, and of waves and clients from
 """
 
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -19,9 +20,11 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from fl.config import Config
 from fl.errors import Missing
+from fl.exits import say
 
 Record = dict[str, Any]
 Row = tuple[str, str, str, str]
@@ -103,7 +106,7 @@ class Lines(Listener):
         self._print(text)
 
     def _print(self, text: str) -> None:
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        say(self.console, text)
 
 
 class Bars(Listener):
@@ -114,7 +117,7 @@ class Bars(Listener):
         self.progress = bars(console, TimeElapsedColumn(), TimeRemainingColumn())
 
     def run_started(self, config: Config, path: Path, first: int) -> None:
-        self.console.print(_title(config, path), markup=False, highlight=False, soft_wrap=True)
+        say(self.console, _title(config, path))
         self.rounds = self.progress.add_task("rounds", total=config.num_rounds, completed=first, figures="")
         self.clients = self.progress.add_task("clients", total=config.num_clients, figures="")
         self.num_clients, self.wave, self.asked = config.num_clients, 0, 0
@@ -136,7 +139,7 @@ class Bars(Listener):
         self.progress.update(self.rounds, advance=1, figures=figures(record))
 
     def note(self, text: str) -> None:
-        self.progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        say(self.progress.console, text)
 
     def run_stopped(self) -> None:
         self.progress.stop()
@@ -179,11 +182,11 @@ class TensorBoard(Listener):
 def bars(console: Console, *columns: ProgressColumn) -> Progress:
     """Bars with a name, how many of how many, `columns`, and the field `figures`."""
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         *columns,
-        TextColumn("{task.fields[figures]}"),
+        TextColumn("{task.fields[figures]}", markup=False),
         console=console,
         transient=True,
     )
@@ -196,13 +199,13 @@ def for_console(console: Console) -> Listener:
 def summary_table(summary: Record) -> Table:
     """What a run gave and what it cost, for a terminal."""
     table = Table(
-        title=f"{summary['name']}: {summary['algorithm']}, {summary['num_rounds']} rounds",
+        title=Text(f"{summary['name']}: {summary['algorithm']}, {summary['num_rounds']} rounds"),
         title_justify="left",
     )
     for i, name in enumerate(SUMMARY_COLUMNS):
         table.add_column(name, justify="right" if i else "left")
     for row in summary_rows(summary):
-        table.add_row(*row)
+        table.add_row(*map(Text, row))
     return table
 
 
@@ -222,6 +225,17 @@ def summary_rows(summary: Record) -> list[Row]:
         _compared("wall time, measured", duration, ours["wall_s"], dense.get("wall_s")),
         ("time, modelled", duration(ours["sim_time_s"]), "", ""),
         ("energy, modelled", f"{ours['sim_energy_j']:,.4g} J", "", ""),
+        *(("MIXED", line, "", "") for line in mixed_lines(ours)),
+    ]
+
+
+def mixed_lines(summary: Record) -> list[str]:
+    """From which round on numbers were computed otherwise, and how; empty: all alike."""
+    parts = summary.get("mixed") or []
+    return [
+        f"from round {new['from_round']}: " + ", ".join(f"{key} {new['numerics'][key]}" for key in changed)
+        for old, new in pairwise(parts)
+        if (changed := [key for key in new["numerics"] if new["numerics"][key] != old["numerics"].get(key)])
     ]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fl import page, recorded, report_figures
 from fl.config import Config
-from fl.progress import SUMMARY_COLUMNS, describe, duration, percent, summary_rows, times
+from fl.progress import SUMMARY_COLUMNS, describe, duration, mixed_lines, percent, summary_rows, times
 from fl.recorded import Record, Recorded
 from fl.rundir import REPORT, RunDirError, write_atomic
 from fl.simulate import quantity
@@ -37,7 +37,16 @@ def head(run: Recorded) -> str:
     cfg = run.config
     about = "".join(f"<p>{escape(text)}</p>\n" for text in (describe(cfg), cfg.description) if text)
     state = f"<p><b>Not finished:</b> {len(run.rounds)} of {cfg.num_rounds} rounds.</p>\n"
-    return f"<h1>{escape(cfg.name)}</h1>\n{about}{'' if run.finished else state}{_results(run)}"
+    return f"<h1>{escape(cfg.name)}</h1>\n{about}{'' if run.finished else state}{_mixed(run)}{_results(run)}"
+
+
+def _mixed(run: Recorded) -> str:
+    """A warning where not all rounds were computed alike."""
+    lines = mixed_lines(run.summary or {})
+    if not lines:
+        return ""
+    text = "numbers were not computed alike in all rounds, and no single machine repeats them."
+    return f"<p><b>Mixed:</b> {text} {escape('; '.join(lines))}.</p>\n"
 
 
 def _results(run: Recorded) -> str:
@@ -85,7 +94,7 @@ def settings(run: Recorded) -> str:
 
 def environment(run: Recorded) -> str:
     """Versions, hardware and commit."""
-    if run.summary is not None and run.finished:
+    if run.summary is not None and run.summary["environment"]:
         return facts(run.summary["environment"] | {"workers": str(run.summary["workers"])})
     return facts({})
 
@@ -94,5 +103,5 @@ def facts(environment: Mapping[str, str]) -> str:
     """The same, of {fact: value}."""
     shown = page.table(environment.items(), kind="facts")
     if not environment:
-        shown = '<p class="note">No data: recorded when the run ends.</p>\n'
+        shown = '<p class="note">No data: not recorded yet.</p>\n'
     return f"<details open><summary>Versions and hardware</summary>{shown}</details>\n"

@@ -114,18 +114,15 @@ def layers(run: Recorded) -> Panel:
 
 
 def _layers(run: Recorded) -> go.Figure | None:
-    columns: dict[str, list[Any]] = {}
-    for line in run.rounds:
-        for name in line.get("layer_density") or {}:
-            columns.setdefault(name, [other.get("layer_density", {}).get(name) for other in run.rounds])
-    named = {name.removesuffix(".weight"): values for name, values in columns.items()}
+    named = {name.removesuffix(".weight"): values for name, values in run.layers().items()}
     if not named:
         return None
     if len(named) <= _LINES:
         figure = page.curves([Curve(name, run.x, values) for name, values in named.items()])
         figure.update_yaxes(rangemode="tozero")
         return _dressed(figure, run.x, "density (stored share)")
-    figure = page.heat(run.x, [*named], [*named.values()], "density", top=1)
+    rows: list[list[Any]] = [*named.values()]
+    figure = page.heat(run.x, [*named], rows, "density", top=1)
     figure.update_traces(hovertemplate="%{customdata}, round %{x}: %{z:.3f}<extra></extra>")
     return _heat(figure, "round", "layer", height=max(360, 20 * len(named) + 80))
 

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from shlex import quote
 
 from rich.console import Console
 
 from fl import config, federation, progress, report
 from fl.errors import ConfigError
-from fl.exits import guarded
+from fl.exits import guarded, say
 from fl.federation import Options, Summary
 from fl.progress import Listener
 
@@ -29,6 +30,8 @@ class Arguments:
     workers: int | None = None
     baseline: str | None = None
     log: str | None = None
+    overwrite: bool = False
+    allow_mixed: bool = False
 
     def check(self) -> None:
         if (self.source is None) == (self.resume is None):
@@ -37,6 +40,12 @@ class Arguments:
             raise ConfigError(
                 "expected --resume alone: the run goes on as it was started, where it was started"
             )
+        if self.resume is not None and self.overwrite:
+            raise ConfigError(
+                "expected --overwrite of a new run, got it with --resume, which removes nothing"
+            )
+        if self.resume is None and self.allow_mixed:
+            raise ConfigError("expected --allow-mixed with --resume: a new run is of one kind")
         if self.executor not in EXECUTORS:
             raise ConfigError(f"--executor: expected one of {list(EXECUTORS)}, got {self.executor!r}")
         if self.workers is not None and self.workers < 1:
@@ -71,7 +80,8 @@ def run(console: Console, given: Arguments) -> int:
     def again() -> str | None:
         if path is None:
             return None
-        return f"sparsefl run --resume {path}" + (f" --baseline {given.baseline}" if given.baseline else "")
+        more = f" --baseline {given.baseline}" if given.baseline else ""
+        return f"sparsefl run --resume {quote(str(path))}{more}"
 
     return guarded(console, work, again)
 
@@ -83,7 +93,7 @@ def show_report(console: Console, path: Path) -> int:
     def work() -> int:
         if compare.is_comparison(path):
             return compare_command.write_report(console, path)
-        _report(console, path)
+        say(console, f"the report is {report.write(path)}")
         return 0
 
     return guarded(console, work)
@@ -93,14 +103,11 @@ def _options(console: Console, given: Arguments) -> Options:
     listeners: list[Listener] = [progress.for_console(console)]
     if given.log == "tensorboard":
         listeners.append(progress.TensorBoard())
-    return Options(given.workers, progress.Several(listeners))
+    return Options(given.workers, progress.Several(listeners), given.overwrite, given.allow_mixed)
 
 
 def _show(console: Console, summary: Summary, path: Path) -> None:
+    written = report.write(path)  # first: nothing that is printed can keep it from being written
     console.print(progress.summary_table(summary))
-    console.print(f"the run is in {path}", markup=False, highlight=False, soft_wrap=True)
-    _report(console, path)
-
-
-def _report(console: Console, path: Path) -> None:
-    console.print(f"the report is {report.write(path)}", markup=False, highlight=False, soft_wrap=True)
+    say(console, f"the run is in {path}")
+    say(console, f"the report is {written}")

@@ -2,6 +2,7 @@
 
     config.toml       the complete configuration; `sparsefl run DIR/config.toml` repeats the run
     partition.json    {"classes": names, "train": counts [client][class], "test": counts [client][class]}
+    history.json      where and how the rounds ran, see fl/history.py
     metrics.jsonl     one object per round, see below
     clients.jsonl     one object per client and round in which it trained, see below
     checkpoint/       round-00012/ and the one before it (fl/checkpoint.py)
@@ -9,7 +10,15 @@
     report.html       written by fl/report.py
     baseline/         a run directory of its own: the same run on dense kernels (`--baseline dense`)
     exact/            the same with exact messages (`--baseline fp32`)
-    .lock             held while a process writes here
+    tensorboard/      curves (`--log tensorboard`)
+    .lock             held while a process writes here, as the directory itself is
+    failed.txt        in a comparison: why the run ended
+
+    plan.json, comparison.json, comparison.md, report.html, NAME-seed-0/ ...     of a comparison
+
+All names that a run directory may hold are in one table (fl/names.py); fl/files.py opens them, and nothing
+but files that are where they should be. A directory may come from somebody else: no name that is read from a
+file in it is opened unless it is in the table.
 
 `bytes_*` count messages as they were written (fl/messages.py), one for every link; `*_paper` count 4 byte a
 stored value and no mask, as the paper does; `*_dense` are the same messages with every weight in them, 4 byte
@@ -47,7 +56,9 @@ metrics.jsonl
     t_star                  first pruning time, null before it is known
     pruned                  number of clients that pruned
     lr                      learning rate
-    wall_s, train_s         measured: the round; local training, summed over clients (TIMING)
+    wall_s                  measured (TIMING): the round from the first message to the last test. Starting a
+                            program, building networks, writing lines and checkpoints are not in it
+    train_s                 measured (TIMING): local training, summed over clients
     and what an algorithm adds
 
 clients.jsonl, of the clients that trained in the round: the others have no line
@@ -72,7 +83,9 @@ summary.json
     bytes_busiest, bytes_busiest_paper, bytes_busiest_dense     largest of all rounds
     sim_time_s, sim_energy_j    modelled, summed over rounds
     wall_s, train_s             measured, summed over rounds (TIMING)
-    workers, environment        what it ran on
+    workers, environment        what the last rounds ran on: clients that were trained at a time, machine
+    mixed                       empty, or where numbers were computed in more than one way (`--allow-mixed`):
+                                a list of {"from_round": first round, "numerics": what its bits depend on}
     baseline                    null, or of baseline/: kernels, wall_s, train_s, accuracy_best,
                                 accuracy_last5, accuracy_last
     exact                       null, or of exact/: values, bytes_total and the same accuracies
@@ -82,24 +95,52 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
+from fl import files, leftovers
 from fl.errors import RunDirError
+from fl.files import sync_directory, write_atomic
+from fl.growing import NOTHING, Growing, Mark
+from fl.names import (
+    BASELINE,
+    CHECKPOINT,
+    CLIENTS,
+    CONFIG,
+    EXACT,
+    GROWING,
+    HISTORY,
+    LOCK,
+    METRICS,
+    PARTITION,
+    PLAN,
+    REPORT,
+    SUMMARY,
+)
+
+__all__ = [
+    "BASELINE",
+    "CHECKPOINT",
+    "CLIENTS",
+    "CONFIG",
+    "EXACT",
+    "HISTORY",
+    "METRICS",
+    "PARTITION",
+    "PLAN",
+    "REPORT",
+    "SUMMARY",
+    "TIMING",
+    "RunDir",
+    "RunDirError",
+    "each_jsonl",
+    "read_jsonl",
+    "sync_directory",
+    "write_atomic",
+]
 
 TIMING = ("wall_s", "train_s")  # the keys that differ from run to run
-
-CONFIG = "config.toml"
-PARTITION = "partition.json"
-METRICS = "metrics.jsonl"
-CLIENTS = "clients.jsonl"
-CHECKPOINT = "checkpoint"
-SUMMARY = "summary.json"
-REPORT = "report.html"
-PLAN = "plan.json"  # of a comparison (fl/compare_plan.py), which holds directories of runs
-BASELINE = "baseline"
-EXACT = "exact"
 
 
 class RunDir:
@@ -107,27 +148,30 @@ class RunDir:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self._lock: TextIO | None = None
+        self._locks: list[int] = []
+        self._growing = {name: Growing(self.path, name) for name in GROWING}
 
     @classmethod
-    def create(cls, path: Path | str) -> "RunDir":
-        """A new or empty directory for a new run or comparison."""
+    def create(cls, path: Path | str, overwrite: bool = False) -> "RunDir":
+        """A new or empty directory for a new run or comparison. `overwrite`: an earlier one is removed."""
         run = cls(path)
         with _explained(run.path, "make the run directory"):
+            if run.path.is_dir() and not overwrite:
+                run._refuse_leftovers()  # before anything is written there
             run.path.mkdir(parents=True, exist_ok=True)
-            if (run.path / CONFIG).exists() or (run.path / PLAN).exists():
-                raise RunDirError(
-                    f"expected a directory without a run or comparison, got {run.path}, which holds one: "
-                    f"continue it with --resume {run.path}, or name another with --out"
-                )
+            sync_directory(run.path.parent)
             run._acquire()
+            if overwrite:
+                leftovers.remove(run.path)
+            else:
+                run._refuse_leftovers()
         return run
 
     @classmethod
     def open(cls, path: Path | str, marker: str = CONFIG) -> "RunDir":
         """The directory of a run that was started before; with `marker=PLAN`, of a comparison."""
         run = cls(path)
-        if not (run.path / marker).is_file():
+        if not files.exists(run.path, marker):
             what = "run" if marker == CONFIG else "comparison"
             raise RunDirError(f"expected the directory of a {what}, got {run.path}, which has no {marker}")
         with _explained(run.path, "open the run directory"):
@@ -135,9 +179,8 @@ class RunDir:
         return run
 
     def close(self) -> None:
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        while self._locks:
+            os.close(self._locks.pop())
 
     def __enter__(self) -> "RunDir":
         return self
@@ -148,56 +191,86 @@ class RunDir:
     def __truediv__(self, name: str) -> Path:
         return self.path / name
 
+    def has(self, name: str) -> bool:
+        """Whether anything is there under that name."""
+        return files.exists(self.path, name)
+
     def write_text(self, name: str, text: str) -> None:
         """All of it or nothing: a temporary file, then a rename."""
         with _explained(self.path / name, f"write {name}"):
             write_atomic(self.path / name, text.encode())
 
+    def read_text(self, name: str) -> str:
+        """Of a configuration, or of anything short."""
+        with _explained(self.path / name, f"read {name}"):
+            return files.read_text(self.path, name)
+
     def read_json(self, name: str) -> Any:
-        try:
-            return json.loads((self / name).read_text())
-        except (OSError, ValueError) as wrong:
-            raise RunDirError(f"expected {self / name} of a finished run, got {wrong}") from wrong
+        with _explained(self.path / name, f"read {name}"):
+            return files.read_json(self.path, name)
 
     def write_json(self, name: str, value: object) -> None:
         self.write_text(name, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
+    def begin(self) -> None:
+        """Everything that grows, empty: the names are on disk before the first round ends."""
+        with _explained(self.path, "make the files of the run"):
+            for name in GROWING:
+                self._growing[name].cut(NOTHING)
+            if not files.is_folder(self / CHECKPOINT):
+                os.mkdir(self / CHECKPOINT)
+            sync_directory(self.path)
+
     def append(self, name: str, records: Iterable[dict[str, Any]]) -> None:
         """Whole lines, on disk when this returns."""
         text = "".join(json.dumps(record, allow_nan=False) + "\n" for record in records)
-        with _explained(self.path / name, f"write {name}"), open(self.path / name, "ab") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
+        with _explained(self.path / name, f"write {name}"):
+            self._growing[name].append(text.encode())
 
-    def sizes(self) -> dict[str, int]:
-        """Bytes of the files that grow: a checkpoint remembers them."""
-        grow = (METRICS, CLIENTS)
-        return {name: (self / name).stat().st_size if (self / name).exists() else 0 for name in grow}
+    def marks(self) -> dict[str, Mark]:
+        """Of the files that grow: a checkpoint remembers them."""
+        return {name: file.mark for name, file in self._growing.items()}
 
-    def truncate(self, sizes: dict[str, int]) -> None:
-        """Forget what was written after the checkpoint that remembers `sizes`."""
-        for name, size in sizes.items():
-            path = self / name
-            found = path.stat().st_size if path.exists() else 0
-            if found < size:
-                raise RunDirError(
-                    f"expected at least {size} bytes in {path}, got {found}: it was cut or replaced"
-                )
-            if found > size:
-                with _explained(path, f"write {name}"):
-                    os.truncate(path, size)
+    def cut(self, marks: Mapping[str, Mark]) -> None:
+        """Forget what was written after the checkpoint that remembers `marks`. What came before must be what
+        was written."""
+        for name, file in self._growing.items():
+            with _explained(self.path / name, f"write {name}"):
+                file.cut(marks[name])
+
+    def _refuse_leftovers(self) -> None:
+        if self.has(CONFIG) or self.has(PLAN):
+            raise RunDirError(
+                f"expected a directory without a run or comparison, got {self.path}, which holds one: "
+                f"continue it with --resume {self.path}, name another with --out, or remove it and start "
+                "anew with --overwrite"
+            )
+        found = leftovers.found(self.path)
+        if found:
+            told = ", ".join(found[:6]) + (f" and {len(found) - 6} more" if len(found) > 6 else "")
+            raise RunDirError(
+                f"expected an empty directory, got {self.path} with {told}: name another with --out; "
+                "--overwrite removes what a run left there, and nothing else"
+            )
 
     def _acquire(self) -> None:
-        file = open(self.path / ".lock", "w")  # noqa: SIM115 (held until close)
+        """On the directory itself, so that no deleted file ends it; and on a file in it, since some file
+        systems of several machines (NFS) lock directories on one machine only."""
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock(files.open_folder(self.path))
+            self._lock(files.open_file(self.path, LOCK, os.O_RDWR | os.O_CREAT))
         except BlockingIOError as busy:
-            file.close()
+            self.close()
             raise RunDirError(
                 f"expected a directory nobody writes to, got {self.path}, in use by another run"
             ) from busy
-        self._lock = file
+        except BaseException:
+            self.close()
+            raise
+
+    def _lock(self, handle: int) -> None:
+        self._locks.append(handle)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
@@ -207,34 +280,7 @@ def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
 
 def each_jsonl(path: Path | str) -> Iterator[dict[str, Any]]:
     """The same one by one, for files that are larger than the memory."""
-    with open(path, "rb") as file:
-        for line in file:
-            if line.endswith(b"\n") and line != b"\n":
-                yield json.loads(line)
-
-
-def write_atomic(path: Path, data: bytes) -> None:
-    """`path` holds the old bytes or the new ones, never a part, whenever the machine stops."""
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """A rename is on disk once its directory is."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    return files.each_line(Path(path).parent, Path(path).name)
 
 
 @contextlib.contextmanager

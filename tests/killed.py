@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-CALLS = ("fsync", "rename", "replace", "truncate")  # of os: every step on the way to the disk
+CALLS = ("fsync", "rename", "replace", "ftruncate", "mkdir")  # of os: every step on the way to the disk
 
 
 def count_events(function: Callable[[], object], kill_at: int | None) -> int:

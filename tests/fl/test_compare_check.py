@@ -126,7 +126,7 @@ def test_rounds_in_another_order_are_seen(path):
     [
         ("bytes_total", "many", "expected a number as bytes_total of round 1 in metrics.jsonl, got 'many'"),
         ("flop_round", None, "expected a number as flop_round"),
-        ("wall_s", float("nan"), "expected a number as wall_s of round 1 in metrics.jsonl, got nan"),
+        ("wall_s", float("nan"), "line 2: expected JSON, got NaN"),
         ("density_mean", True, "expected a number as density_mean"),
         ("accuracy_mean", "x", "expected a number as accuracy_mean"),
         ("sim_time_s", 1e200, "expected a number as sim_time_s"),
@@ -143,15 +143,15 @@ def test_values_that_are_no_figures_are_seen(path, key, value, message):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("summary.json", "{}", "expected versions and hardware as environment in summary.json"),
-        ("summary.json", "null", "expected an object of JSON, got None"),
-        ("summary.json", "{", "expected the files of a run"),
-        ("metrics.jsonl", "[1]\n", "expected an object of JSON, got [1]"),
-        ("metrics.jsonl", "no\n", "expected the files of a run"),
+        ("summary.json", "{}", "summary.json: environment: expected versions and hardware"),
+        ("summary.json", "null", "expected an object of JSON in summary.json, got None"),
+        ("summary.json", "{", "expected JSON in"),
+        ("metrics.jsonl", "[1]\n", "line 1: expected an object of JSON, got list of 1"),
+        ("metrics.jsonl", "no\n", "line 1: expected JSON, got"),
         ("config.toml", "seed = ", "expected TOML"),
         ("config.toml", "sed = 1", "expected a known key"),
-        ("partition.json", "[]", "expected an object of JSON, got []"),
-        ("partition.json", '{"classes": 1}', "expected the samples of 12 clients"),
+        ("partition.json", "[]", "expected names of classes and counts of samples"),
+        ("partition.json", '{"classes": 1}', "expected names of classes and counts of samples"),
     ],
 )
 def test_files_that_are_something_else_are_seen(path, name, text, message):

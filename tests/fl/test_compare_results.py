@@ -187,8 +187,8 @@ EVIL = (
 
 
 def test_markdown_holds_neither_html_nor_markdown_of_a_name(tmp_path):
-    """Of the name, the description and what a run says of its end."""
-    changes = [f"name={json.dumps(EVIL)}", f"description={json.dumps(EVIL)}"]
+    """Of the description and what a run says of its end; a name may not hold such things."""
+    changes = [f"description={json.dumps(EVIL)}"]
     comparisons.make(tmp_path / "all", {"a_b": [[0.5]], "b": [[]]}, changes)
     (tmp_path / "all" / "b-seed-0").mkdir()
     (tmp_path / "all" / "b-seed-0" / "failed.txt").write_text(EVIL)
@@ -198,7 +198,7 @@ def test_markdown_holds_neither_html_nor_markdown_of_a_name(tmp_path):
         "<" not in text and "&lt;script&gt;alert(1)&lt;/script&gt; \\| \\`x\\` \\*b\\* \\[a\\](java" in text
     )
     assert (
-        text.count("&lt;img src=x onerror=y&gt; &amp; \\\\ \\[/red\\] \\[bold\\]") == 2
+        text.count("&lt;img src=x onerror=y&gt; &amp; \\\\ \\[/red\\] \\[bold\\]") == 1
     )  # the first line alone of failed.txt
     assert "\\_c\\_ # &lt;img" in text  # no new line, so no heading
     assert [line for line in text.splitlines() if line.startswith("#")] == [text.splitlines()[0]]
@@ -207,7 +207,7 @@ def test_markdown_holds_neither_html_nor_markdown_of_a_name(tmp_path):
 
 
 def test_markup_of_a_name_is_printed_as_it_is(tmp_path):
-    comparisons.make(tmp_path / "all", {"a": [[0.5]], "b": [[]]}, [f"name={json.dumps(EVIL)}"])
+    comparisons.make(tmp_path / "all", {"a": [[0.5]], "b": [[]]}, [f"description={json.dumps(EVIL)}"])
     (tmp_path / "all" / "b-seed-0").mkdir()
     (tmp_path / "all" / "b-seed-0" / "failed.txt").write_text("[/red] [bold]x[/bold] [link=http://a]y[/link]")
     with open(tmp_path / "out", "w") as file:

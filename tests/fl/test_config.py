@@ -140,8 +140,8 @@ def test_missing_files_and_presets():
 
 
 @given(st.text(), st.floats(1e-300, 1e300), st.lists(st.text()))
-def test_any_value_survives(name, lr, exempt):
-    tree = {"name": name, "training": {"lr": lr}, "model": {"exempt": exempt}}
+def test_any_value_survives(description, lr, exempt):
+    tree = {"description": description, "training": {"lr": lr}, "model": {"exempt": exempt}}
     first = config.parse(tree)
     assert config.loads(config.dumps(first)) == first
     assert tomllib.loads(config.dumps(first))["training"]["lr"] == lr

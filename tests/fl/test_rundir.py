@@ -7,6 +7,7 @@ import os
 import pytest
 
 from fl import rundir
+from fl.growing import NOTHING, Mark
 from fl.rundir import CLIENTS, CONFIG, METRICS, RunDir, RunDirError, read_jsonl
 
 
@@ -49,16 +50,17 @@ def test_a_directory_that_may_not_be_written(tmp_path):
 
 def test_lines_are_appended_and_cut(tmp_path):
     with RunDir.create(tmp_path) as run:
-        assert run.sizes() == {METRICS: 0, CLIENTS: 0}
+        run.begin()
+        assert run.marks() == {METRICS: NOTHING, CLIENTS: NOTHING}
         run.append(METRICS, [{"round": 0, "a": None}])
-        sizes = run.sizes()
+        marks = run.marks()
         run.append(METRICS, [{"round": 1}])
         run.append(CLIENTS, [{"round": 1, "client": k} for k in range(3)])
-        run.truncate(sizes)
+        run.cut(marks)
         assert read_jsonl(tmp_path / METRICS) == [{"round": 0, "a": None}]
         assert read_jsonl(tmp_path / CLIENTS) == []
         with pytest.raises(RunDirError, match="expected at least 1000 bytes in .*metrics.jsonl"):
-            run.truncate({METRICS: 1000})
+            run.cut(marks | {METRICS: Mark(1000, "0" * 64)})
 
 
 def test_half_a_line_is_not_read(tmp_path):
@@ -87,5 +89,5 @@ def test_a_write_that_fails_changes_nothing(tmp_path, monkeypatch):
         assert run.read_json("summary.json") == {"a": 1}
         assert json.loads((tmp_path / "summary.json").read_text()) == {"a": 1}
         assert not list(tmp_path.glob(".*.new"))
-    with pytest.raises(RunDirError, match="of a finished run, got"):
+    with pytest.raises(RunDirError, match="cannot read nothing.json .*: No such file"):
         run.read_json("nothing.json")
