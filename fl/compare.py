@@ -64,7 +64,11 @@ def why_failed(folder: Path) -> str | None:
 
 def _finish(plan: Plan, path: Path, workers: int | None, display: Display) -> None:
     left = [run for run in plan.runs if not (run.below(path) / SUMMARY).exists()]
-    display.comparison_started(plan, path, left)
+    ended = {
+        run: compare_check.examined(plan, run, run.below(path))[1] for run in plan.runs if run not in left
+    }
+    damaged = {run: damage for run, damage in ended.items() if damage is not None}
+    display.comparison_started(plan, path, left, damaged)
     try:
         for run in left:
             _one(plan, run, run.below(path), Options(workers, display), display)

@@ -1,6 +1,6 @@
 """What a comparison says while it runs: one display over all runs, bars on a terminal, lines elsewhere."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from time import perf_counter
@@ -40,11 +40,17 @@ class Display(Listener):
     def __init__(self, console: Console) -> None:
         self.console = console
 
-    def comparison_started(self, plan: Plan, path: Path, left: Sequence[Run]) -> None:
+    def comparison_started(
+        self, plan: Plan, path: Path, left: Sequence[Run], damaged: Mapping[Run, str]
+    ) -> None:
+        """`damaged`: of the runs that are not left, with what is wrong."""
         self.runs, self.rounds = plan.runs, plan.base.num_rounds
         self.estimate = Estimate(left, self.rounds)
-        done = f", {len(self.runs) - len(left)} of them finished" if len(left) < len(self.runs) else ""
+        counts = {"finished": len(self.runs) - len(left) - len(damaged), "damaged": len(damaged)}
+        done = "".join(f", {count} of them {what}" for what, count in counts.items() if count)
         self.note(f"{plan.base.name}: {', '.join(plan.entries)}: {len(self.runs)} runs{done}, in {path}")
+        for run, why in damaged.items():
+            self.note(f"{self._place(run)} is damaged: {why}")
 
     def run_started(self, config: Config, path: Path, first: int) -> None:
         self.run = next(run for run in self.runs if run.folder == path.name)
@@ -89,8 +95,10 @@ class CompareLines(Display):
 class CompareBars(Display):
     """A bar for the rounds of all runs, one for those of a run, and one for the clients of a round."""
 
-    def comparison_started(self, plan: Plan, path: Path, left: Sequence[Run]) -> None:
-        super().comparison_started(plan, path, left)
+    def comparison_started(
+        self, plan: Plan, path: Path, left: Sequence[Run], damaged: Mapping[Run, str]
+    ) -> None:
+        super().comparison_started(plan, path, left, damaged)
         self.progress = bars(self.console, TimeElapsedColumn())
         total, done = len(self.runs), len(self.runs) - len(left)
         self.all = self.progress.add_task("runs", total=total, completed=done, figures="")

@@ -197,6 +197,8 @@ def test_one_damaged_run_does_not_stop_those_that_are_left(tiny_file, tmp_path):
     }
     assert states == {"da_dpfl-seed-0": "damaged", "b-seed-0": "damaged", "c-seed-0": "finished"}
     assert "b, seed 0 failed: damaged: expected " in done.output
+    assert "3 runs, 1 of them damaged, in" in done.output  # before hours of work
+    assert "run 1/3  da_dpfl, seed 0 is damaged: expected 2 rounds" in done.output
     assert before == {file: file.read_bytes() for file in (path / "b-seed-0").rglob("*") if file.is_file()}
     shutil.rmtree(path / "b-seed-0")  # as the note says
     shutil.rmtree(path / "da_dpfl-seed-0")
