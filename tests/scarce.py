@@ -1,9 +1,9 @@
 """Work with hardly any memory, in a process of its own, for test_out_of_memory: scarce.py THREADS CASE...
 
-Every case is done once with all the memory it likes; then with an address space that ends at what is in use, or
-some megabytes above, until it succeeds. Each failure must be an exception that says that there is no memory,
-and afterwards the same work with all memory must give the same bits as the first time. Prints the errors that
-each case met, one per line.
+Every case is done once with all the memory it likes; then with an address space that ends at what is in use,
+or some megabytes above, until it succeeds. Each failure must be an exception that says that there is no
+memory, and afterwards the same work with all memory must give the same bits as the first time.
+Prints the errors that each case met, one per line.
 """
 
 import ctypes

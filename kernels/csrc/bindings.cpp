@@ -110,12 +110,12 @@ NB_MODULE(_native, m) {
                                  {lr, momentum, weight_decay, scale, nesterov}, threads);
       },
       Release());
-  m.def("masked_average", [](Address mask, int64_t num_words, nb::handle packed, Address out, int64_t n, int threads) {
-    std::vector<Packed> models(nb::len(packed));
-    for (size_t j = 0; j < models.size(); j++) {
-      const auto v = numbers<3>(packed[j]);
-      models[j] = {at<const uint64_t>(v[0]), at<const float>(v[1]), v[2]};
-    }
+  m.def("masked_average", [](Address mask, int64_t num_words, nb::handle words, nb::handle values, nb::handle nnz,
+                             Address out, int64_t n, int threads) {
+    std::vector<Packed> models(nb::len(words));
+    for (size_t j = 0; j < models.size(); j++)
+      models[j] = {at<const uint64_t>(nb::cast<Address>(words[j])), at<const float>(nb::cast<Address>(values[j])),
+                   nb::cast<int64_t>(nnz[j])};
     nb::gil_scoped_release release;
     ops().masked_average(at<const uint64_t>(mask), num_words, models.data(), int(models.size()), at<float>(out), n,
                          threads);

@@ -13,10 +13,9 @@ def masked_average(mask: Bitmap, models: list[Packed], out: Tensor) -> None:
     extension().masked_average(
         pointer(mask.words, torch.int64),
         mask.words.numel(),
-        [
-            (pointer(model.bitmap.words, torch.int64), pointer(model.values), model.values.numel())
-            for model in models
-        ],
+        [pointer(model.bitmap.words, torch.int64) for model in models],
+        [pointer(model.values) for model in models],
+        [model.values.numel() for model in models],
         pointer(out),
         out.numel(),
         num_threads(),
