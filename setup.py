@@ -1,13 +1,16 @@
 """Builds the native kernels: setuptools asks CMake (with ninja) for the extension `kernels._native`."""
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from setuptools import Extension, setup
+from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
+
+PACKAGES = ("kernels", "sparse_engine", "fl", "bench")
 
 
 class CMakeExtension(Extension):
@@ -22,6 +25,7 @@ class CMakeBuild(build_ext):
         target = Path(self.get_ext_fullpath(extension.name)).resolve()
         work = Path(self.build_temp).resolve()
         work.mkdir(parents=True, exist_ok=True)
+        (work / "CMakeCache.txt").unlink(missing_ok=True)  # may name tools of an isolated build that is gone
         configure = [
             "cmake", "-S", str(Path(__file__).parent.resolve()), "-B", str(work), "-G", "Ninja",
             f"-DPython_EXECUTABLE={sys.executable}", "-DCMAKE_BUILD_TYPE=Release",
@@ -31,39 +35,30 @@ class CMakeBuild(build_ext):
         subprocess.run(["cmake", "--build", str(work)], check=True)
         target.parent.mkdir(parents=True, exist_ok=True)
         fresh = target.with_suffix(".new")  # a running process may have the old one mapped: replace it
-        shutil.copyfile(next(work.glob("_native*.so")), fresh)
+        shutil.copyfile(built(work, target.name), fresh)
         os.replace(fresh, target)
 
 
-OPERATIONS = (
-    "add_relu",
-    "bitmap",
-    "checksum",
-    "drift",
-    "mask_code",
-    "masked_average",
-    "masked_sgd",
-    "norm",
-    "number_code",
-    "pack",
-    "pool",
-    "pqi",
-    "select",
-    "sparse_conv",
-)
+def built(work: Path, name: str) -> Path:
+    """The extension that CMake made in `work` for this interpreter."""
+    if not (work / name).is_file():
+        made = sorted(path.name for path in work.glob("_native*")) or "no file _native*"
+        raise SystemExit(f"expected {name} from CMake in {work}, got {made}: see what it printed above")
+    return work / name
 
+
+def refuse_other_systems() -> None:
+    """Before pip has fetched anything large."""
+    if (system := platform.system()) != "Linux":
+        raise SystemExit(
+            f"sparsefl builds on Linux (x86-64; arm64 with baseline kernels only), got {system}: "
+            "use a Linux machine, a container or, on Windows, WSL"
+        )
+
+
+refuse_other_systems()
 setup(
-    packages=[
-        "kernels",
-        *(f"kernels.{op}" for op in OPERATIONS),
-        "sparse_engine",
-        "sparse_engine.models",
-        "sparse_engine.nn",
-        "fl",
-        "fl.algorithms",
-        "fl.data",
-        "bench",
-    ],
+    packages=find_packages(include=[pattern for name in PACKAGES for pattern in (name, f"{name}.*")]),
     package_data={"fl": ["presets/*.toml"], "fl.data": ["digits.npz"]},
     include_package_data=False,  # MANIFEST.in is for the sdist: no C++ sources in a wheel
     ext_modules=[CMakeExtension("kernels._native")],

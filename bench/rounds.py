@@ -12,7 +12,6 @@ two variances over seeds. Seeds have partitions of their own, so s is wide: the 
 dense of one seed) is given too.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -33,6 +32,7 @@ from fl.config import Config
 from fl.devices import DeviceModel
 from fl.executor import Local
 from fl.metrics import mean
+from sparse_engine.hardware import cores
 
 Row = dict[str, Any]
 KERNELS = ("sparse", "dense")
@@ -56,7 +56,7 @@ def command(
     """Run, save after every seed, show the table, draw the curves."""
     from bench import rounds_plot  # which needs this module
 
-    workers = workers or len(os.sched_getaffinity(0))
+    workers = workers or cores()
     result: report.Result = {}
     for result in results(cfg, seeds, workers, shown=lambda rows: running.shown(rows, told)):
         result["meta"] = meta(1, workers=workers, config=config.dumps(cfg))

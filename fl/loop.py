@@ -5,7 +5,6 @@ of how far the growing files go; resuming cuts them there. So a process may be k
 resumed run writes what the other would have written. The files: fl/rundir.py.
 """
 
-import os
 from dataclasses import dataclass, is_dataclass
 from time import perf_counter
 from typing import Any, NamedTuple, get_type_hints
@@ -27,6 +26,7 @@ from fl.names import CHECKPOINT, CLIENTS, GROWING, HISTORY, METRICS, SUMMARY
 from fl.progress import Listener
 from fl.rundir import RunDir
 from fl.topology import Topology
+from sparse_engine.hardware import cores
 
 Summary = dict[str, Any]
 
@@ -47,7 +47,7 @@ class Options:
 
     @property
     def num_workers(self) -> int:
-        return self.workers or len(os.sched_getaffinity(0))
+        return self.workers or cores()
 
 
 class After(NamedTuple):

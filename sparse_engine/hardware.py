@@ -1,5 +1,6 @@
 """What this machine is. No host names."""
 
+import os
 import platform
 from pathlib import Path
 
@@ -11,3 +12,10 @@ def cpu_model() -> str:
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
+
+
+def cores() -> int:
+    """How many cores this process may use; all of the machine's where the system does not say."""
+    if hasattr(os, "sched_getaffinity"):  # Linux, not macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
