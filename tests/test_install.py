@@ -1,4 +1,4 @@
-"""Installing: pins that fit together, bounds that hold, sentences where it cannot work, what a wheel holds."""
+"""Installing: pins that fit together, bounds that hold, sentences where it cannot work, what wheels hold."""
 
 import os
 import re
@@ -133,7 +133,9 @@ INDEX = (0, "", "", {})
 def test_pins_that_conflict_fail_with_pips_reason(monkeypatch, tmp_path):
     said = "INFO\nThe conflict is caused by:\n    torch depends on triton==3.7.1\n\nTo fix this\n"
     resolve = dry_run(monkeypatch, tmp_path, [INDEX, (1, said, "ResolutionImpossible", {})])
-    with pytest.raises(SystemExit, match=r"(?s)does not resolve on plain PyPI\nThe conflict.*triton==3.7.1\n"):
+    with pytest.raises(
+        SystemExit, match=r"does not resolve on plain PyPI\nThe conflict.*\n.*triton==3.7.1\n"
+    ):
         resolve["main"]([])
 
 
