@@ -32,6 +32,8 @@ from fl.cost import Cost
 from fl.data import Dataset, Partition, batches, evaluation_batches
 from fl.errors import Diverged, Stopped
 
+_SLOWER = "lower training.lr, or clip with training.max_norm"
+
 
 @dataclass
 class Report:
@@ -124,7 +126,10 @@ class Worker:
         if test:
             self.report.accuracy_before = before
             self.report.accuracy = self._test(k) if seen else before
-        return engine.state()
+        trained = engine.state()
+        for tensor in (trained.values, trained.rest):
+            self._check_finite("model", tensor, k, t)  # the loss is that before the last step
+        return trained
 
     def gradient(self, k: int, state: se.State, t: int, samples: int | None = None) -> se.State:
         """The gradient of the mean loss where `state` stores entries, over all samples of the client or over
@@ -159,7 +164,12 @@ class Worker:
         self._engine.load(state)
         self._prepare("grow dropout", t, k)
         growth = se.Growth(state, fraction)
-        self._engine.dense_gradients(x, y, growth.add)
+
+        def add(name: str, gradient: Tensor) -> None:
+            self._check_finite(f"gradient of {name}", gradient, k, t)
+            growth.add(name, gradient)
+
+        self._engine.dense_gradients(x, y, add)
         self.report.flop += self.setting.cost.dense_training(len(y))
         return growth.bitmap()
 
@@ -253,11 +263,14 @@ class Worker:
     def _finite(self, loss: Tensor, k: int, t: int) -> float:
         value = loss.item()
         if not math.isfinite(value):
-            raise Diverged(
-                f"expected a finite loss, got {value} (client {k}, round {t}): "
-                "lower training.lr, or clip with training.max_norm"
-            )
+            raise Diverged(f"expected a finite loss, got {value} (client {k}, round {t}): {_SLOWER}")
         return value
+
+    def _check_finite(self, what: str, tensor: Tensor, k: int, t: int) -> None:
+        if not torch.isfinite(tensor).all():
+            raise Diverged(
+                f"expected a {what} of finite numbers, got inf or NaN (client {k}, round {t}): {_SLOWER}"
+            )
 
 
 def _changed(cfg: config.Training, changes: dict[str, Any]) -> config.Training:

@@ -17,14 +17,16 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from fl.config_words import nearest
+from fl.config_words import nearest, shown
 from fl.errors import ConfigError
 
 PRESETS = Path(__file__).with_name("presets")
 NONE = "none"
+_DEEPEST = 5  # tables in tables; there are three
 _MOST_BYTES = 1 << 20  # of a file; those of runs have 3,000
 _NAMING = (("data.name", "digits"), ("algorithm", "da_dpfl"))  # and their defaults
 _DEFAULT_NAME = "run"
+_LONGEST_PART = 30  # letters that a data set or an algorithm adds to the name
 
 Tree = dict[str, Any]
 
@@ -109,7 +111,7 @@ def find(source: str | Path) -> Path:
         pass
     names = [path.stem for path in presets()]
     near = nearest(str(source), names)
-    raise ConfigError(f"expected a preset out of {names}, or a .toml file, got {str(source)!r}{near}")
+    raise ConfigError(f"expected a preset out of {names}, or a .toml file, got {shown(str(source))}{near}")
 
 
 def presets() -> list[Path]:
@@ -126,7 +128,7 @@ def parse_file(path: Path) -> Tree:
             text = file.read(_MOST_BYTES + 1)
         if len(text) > _MOST_BYTES:
             raise ConfigError(f"{path}: expected a file of at most {_MOST_BYTES:,} bytes, got a larger one")
-        return tomllib.loads(text.decode())
+        return _shallow(tomllib.loads(text.decode()))
     except OSError as wrong:
         raise ConfigError(f"expected a configuration file, got {path}: {wrong.strerror}") from wrong
     except RecursionError:
@@ -135,6 +137,16 @@ def parse_file(path: Path) -> Tree:
         raise
     except ValueError as wrong:
         raise ConfigError(f"{path}: expected TOML, got {wrong}") from wrong
+
+
+def _shallow(tree: Tree) -> Tree:
+    """`tree`, if its tables are not deeper than any that are known."""
+    below = [tree]
+    for _ in range(_DEEPEST):
+        below = [value for one in below for value in one.values() if isinstance(value, dict)]
+    if below:
+        raise ValueError("tables nested too deeply")
+    return tree
 
 
 def leaves(tree: Mapping[str, Any], at: str = "") -> Iterator[str]:
@@ -173,14 +185,22 @@ def _parsed(change: str) -> tuple[list[str], Any]:
     """The parts of the key, and the value; None for the bare word none."""
     key, equals, text = change.partition("=")
     path, text = key.strip().split("."), text.strip()
-    if not equals or not all(path):
-        raise ConfigError(f"expected a change as key=value, such as training.lr=0.05, got {change!r}")
+    if not equals or not all(path) or len(path) > _DEEPEST or not _is_text(change):
+        raise ConfigError(f"expected a change as key=value, such as training.lr=0.05, got {shown(change)}")
     if text == NONE:
         return path, None
     try:
-        return path, tomllib.loads(f"value = {text}")["value"]
+        return path, _shallow(tomllib.loads(f"value = {text}"))["value"]
     except (ValueError, RecursionError):
         return path, text  # a bare word is a string
+
+
+def _is_text(given: str) -> bool:
+    """Whether it can be written: what is no UTF-8 on a command line arrives as lone surrogates."""
+    try:
+        return bool(given.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _naming(tree: Mapping[str, Any]) -> list[Any]:
@@ -196,5 +216,6 @@ def is_path(name: str) -> bool:
 
 
 def _short(value: object) -> str:
-    """A path without its folders and suffix."""
-    return str(value).replace("\\", "/").rpartition("/")[2].removesuffix(".npz")
+    """A part of a name (fl/names.py): a path without its folders and suffix, other letters as _."""
+    last = str(value).replace("\\", "/").rstrip("/").rpartition("/")[2].removesuffix(".npz")
+    return "".join(c if c.isalnum() or c in "._+-" else "_" for c in last[:_LONGEST_PART])

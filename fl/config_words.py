@@ -12,6 +12,7 @@ _BOUNDS = {
     "less_than_equal": "up to {le}",
     "finite_number": "that is finite",
 }
+_LONGEST = 200  # characters
 _TYPES = {
     "int_type": "a whole number",
     "float_type": "a number",
@@ -28,17 +29,17 @@ def explain(error: Any, keys: Sequence[str], others: Collection[str]) -> str:
     given = error["input"]
     match error["type"]:
         case "extra_forbidden":
-            return f"{key}: expected a known key, got {key} = {given!r}{meant(key, given, keys, others)}"
+            return f"{key}: expected a known key, got {key} = {shown(given)}{meant(key, given, keys, others)}"
         case "value_error":
             return f"{key}: {context['error']}" if key else str(context["error"])
         case "literal_error":
             near = nearest(given, re.findall("'([^']*)'", context["expected"]))
-            return f"{key}: expected {context['expected']}, got {given!r}{near}"
+            return f"{key}: expected {context['expected']}, got {shown(given)}{near}"
         case kind if kind in _BOUNDS:
-            return f"{key}: expected a number {_BOUNDS[kind].format(**context)}, got {given!r}"
+            return f"{key}: expected a number {_BOUNDS[kind].format(**context)}, got {shown(given)}"
         case kind if kind in _TYPES:
-            return f"{key}: expected {_TYPES[kind]}, got {given!r}"
-    return f"{key}: {error['msg']}, got {given!r}"
+            return f"{key}: expected {_TYPES[kind]}, got {shown(given)}"
+    return f"{key}: {error['msg']}, got {shown(given)}"
 
 
 def meant(key: str, given: object, keys: Sequence[str], others: Collection[str]) -> str:
@@ -54,6 +55,12 @@ def meant(key: str, given: object, keys: Sequence[str], others: Collection[str])
     at = f"{section}." if section else ""
     here = [one[len(at) :].partition(".")[0] for one in keys if one.startswith(at)]
     return f"; known are {list(dict.fromkeys(here))}"
+
+
+def shown(given: object) -> str:
+    """A value as it was given, but not pages of it."""
+    text = repr(given)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def nearest(word: object, known: Iterable[str]) -> str:

@@ -159,6 +159,7 @@ def prepare(cfg: Config) -> Setting:
     except ValueError as wrong:
         raise config.ConfigError(f"data: {wrong}") from wrong
     net = network.build(cfg.model, data, cfg.seed)
+    network.check_batches(net, data, parts.train.sizes, cfg.training.batch_size)
     exempt = tuple(cfg.model.exempt)
     initial = se.compress(net, exempt=exempt)
     cost = Cost.of(net, initial.layout, data.shape)

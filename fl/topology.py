@@ -156,16 +156,23 @@ def _read(path: Path) -> Any:
             return sparse.load_npz(path)
         if path.suffix == ".npy":
             return np.load(path, allow_pickle=False)
-        lines = (line.replace(",", " ") for line in path.read_text().splitlines())
-        return np.loadtxt(lines, ndmin=2)
-    except (OSError, ValueError, KeyError) as wrong:
+        lines = [line.replace(",", " ").partition("#")[0].strip() for line in path.read_text().splitlines()]
+        if not any(lines):
+            raise ValueError("no numbers")
+        return np.loadtxt([line for line in lines if line], ndmin=2)
+    except MemoryError:
+        raise
+    except Exception as wrong:  # on a damaged file numpy, scipy and zipfile raise almost anything
         raise ValueError(f"{path}: expected an edge list or an adjacency matrix, got {wrong}") from wrong
 
 
 def _pairs(table: NDArray[Any], where: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    if table.dtype.kind not in "iufb":
+        raise ValueError(f"{where}: expected pairs of whole numbers, got {table.dtype}")
+    broken = (table != np.floor(table)) | (np.abs(table) > 2**31)
+    if broken.any():
+        raise ValueError(f"{where}: expected pairs of whole numbers, got {table[broken.any(1)][0]}")
     whole = table.astype(np.int64)
-    if not np.array_equal(whole, table):
-        raise ValueError(f"{where}: expected pairs of whole numbers, got {table[(whole != table).any(1)][0]}")
     return whole[:, 0], whole[:, 1]
 
 

@@ -30,6 +30,11 @@ class Samples(NamedTuple):
     def of(self, k: int) -> NDArray[np.int32]:
         return self.indices[self.indptr[k] : self.indptr[k + 1]]
 
+    @property
+    def sizes(self) -> set[int]:
+        """The numbers of samples that clients have."""
+        return set(np.diff(self.indptr).tolist())
+
 
 @dataclass(frozen=True, eq=False)
 class Partition:

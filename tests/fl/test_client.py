@@ -300,3 +300,21 @@ def test_a_client_without_test_samples_has_no_accuracy(make):
     worker.setting = replace(worker.setting, partition=none)
     worker.train(0, masked(worker), 0)
     assert worker.report.accuracy is None and worker.report.loss is not None
+
+
+def test_weights_that_left_the_range_are_a_divergence(make):
+    """The loss that is checked is that before a step: the last step of a turn needs a check of its own."""
+    worker = make("data.train_per_client=16")  # one batch
+    with pytest.raises(
+        Diverged, match=r"a model of finite numbers, got inf or NaN \(client 1, round 0\): lower"
+    ):
+        worker.train(1, worker.initial, 0, lr=1e300)
+
+
+@pytest.mark.parametrize("kernels", ["sparse", "dense"])
+def test_gradients_that_left_the_range_are_a_divergence(make, kernels):
+    """Selection would meet NaN, and say so in its own words."""
+    worker = make(f"training.kernels={kernels}")
+    huge = se.combine([masked(worker)], [1e30])
+    with pytest.raises(Diverged, match="gradient of .*weight of finite numbers, got inf or NaN"):
+        worker.grow(0, huge, 0, 0.3)

@@ -283,6 +283,7 @@ def test_paper_settings():
         ([], "demo"),
         (["data.name=mine"], "demo-mine"),
         (["data.name=sets/mine.npz", "training.lr=0.2"], "demo-mine"),
+        (["data.name=/sets/a name (1)" + 99 * "x" + ".npz"], "demo-a_name__1_" + 20 * "x"),
         (["algorithm=dispfl"], "demo-dispfl"),
         (["algorithm=dispfl", "data.name=mine"], "demo-mine-dispfl"),
         (["data.name=digits", "algorithm=da_dpfl"], "demo"),
