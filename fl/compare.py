@@ -8,16 +8,16 @@ Finished runs are not run again, one that was interrupted goes on. One that cann
 its algorithm, damaged, any error in it) leaves the others alone. A full disk or missing data ends everything.
 """
 
-import json
 import traceback
 from pathlib import Path
 
-from fl import compare_check, federation
+from fl import compare_check, federation, files
 from fl.compare_plan import Plan, Run, from_json
 from fl.compare_progress import Display
 from fl.errors import ConfigError, Expected, Interrupted, RunDirError
 from fl.federation import Options
-from fl.rundir import PLAN, SUMMARY, RunDir, write_atomic
+from fl.files import write_atomic
+from fl.rundir import PLAN, SUMMARY, RunDir
 
 FAILED = "failed.txt"
 
@@ -41,25 +41,24 @@ def read_plan(path: Path) -> Plan:
     """Of a comparison's directory."""
     if not is_comparison(path):
         raise RunDirError(f"expected the directory of a comparison, got {path}, which has no {PLAN}")
-    file = path / PLAN
     try:
-        tree = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as wrong:
-        raise RunDirError(f"expected the plan of a comparison in {file}, got {wrong}") from wrong
-    try:
-        return from_json(tree)
+        return from_json(files.read_json(path, PLAN))
     except ConfigError as wrong:
-        raise RunDirError(f"{file}: {wrong}") from wrong
+        raise RunDirError(f"{path / PLAN}: {wrong}") from wrong
 
 
 def is_comparison(path: Path) -> bool:
-    return (path / PLAN).is_file()
+    return files.exists(path, PLAN)
 
 
 def why_failed(folder: Path) -> str | None:
     """Why the run in `folder` ended, in a sentence; None: it did not fail."""
-    file = folder / FAILED
-    return file.read_text(encoding="utf-8", errors="replace").partition("\n")[0] if file.is_file() else None
+    if not files.exists(folder, FAILED):
+        return None
+    try:
+        return files.read_text(folder, FAILED).partition("\n")[0]
+    except (RunDirError, OSError) as wrong:
+        return f"{FAILED} says nothing: {wrong}"
 
 
 def _finish(plan: Plan, path: Path, workers: int | None, display: Display) -> None:

@@ -1,6 +1,7 @@
 """Damaged directories of comparisons: named in a sentence, in no mean, and the others go on."""
 
 import json
+import os
 import random
 import shutil
 
@@ -162,6 +163,24 @@ def test_files_that_are_something_else_are_seen(path, name, text, message):
 def test_a_lost_configuration_is_seen(path):
     (path / "da_dpfl-seed-0" / "config.toml").unlink()
     damaged(path, "expected config.toml beside summary.json, got none")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["plan.json", "da_dpfl-seed-0/failed.txt", "da_dpfl-seed-0/metrics.jsonl"])
+@pytest.mark.parametrize("kind", ["pipe", "link", "folder"])
+def test_what_is_no_file_is_neither_followed_nor_waited_for(path, name, kind, tmp_path):
+    (tmp_path / "elsewhere").write_text("secret")
+    (path / name).unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path / name)
+    elif kind == "link":
+        (path / name).symlink_to(tmp_path / "elsewhere")
+    else:
+        (path / name).mkdir()
+    done = sparsefl("report", path)
+    assert f"expected a file, got a {kind}" in done.output or name.endswith("failed.txt"), done.output
+    assert done.exit_code == (0 if name.endswith("failed.txt") else 1) and "Traceback" not in done.output
+    assert "secret" not in done.output and (tmp_path / "elsewhere").read_text() == "secret"
 
 
 def test_rounds_of_an_unfinished_run_are_checked_too(tmp_path):

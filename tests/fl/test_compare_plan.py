@@ -112,7 +112,7 @@ EVIL = {"algorithm": "da_dpfl", "changes": [], "seeds": [0]}
         ({"entries": {"a": EVIL | {"seeds": [True]}}}, "entries.a.seeds: expected a list of whole numbers"),
         ({"entries": {"a": EVIL | {"seeds": [-1]}}}, "entries.a.seeds: expected a list of whole numbers"),
         ({"entries": {"a": EVIL | {"seeds": [0, 0]}}}, "each once"),
-        ({"entries": {"a": EVIL | {"seeds": [10**300]}}}, "entries.a.seeds"),
+        ({"entries": {"a": EVIL | {"seeds": [2**63]}}}, "entries.a.seeds"),
         ({"entries": {"a": EVIL | {"seeds": 3}}}, "entries.a.seeds"),
         ({"entries": {"a": EVIL | {"algorithm": "evil"}}}, "entries.a.algorithm: expected one of"),
         ({"entries": {"a": EVIL | {"algorithm": ["x"]}}}, "entries.a.algorithm: expected one of"),
@@ -120,7 +120,6 @@ EVIL = {"algorithm": "da_dpfl", "changes": [], "seeds": [0]}
         ({"entries": {"a": EVIL | {"changes": [1]}}}, "entries.a.changes: expected a list of strings"),
         ({"target": "high"}, "target: expected null or an accuracy above 0, up to 1, got 'high'"),
         ({"target": True}, "target: expected null or an accuracy"),
-        ({"target": float("nan")}, "target: expected null or an accuracy"),
         ({"base": []}, r"base: expected a configuration, got \[\]"),
         ({"base": {"sed": 1}}, "expected a known key, got sed"),
     ],
@@ -141,7 +140,9 @@ def test_plans_of_the_format_that_lost_keys_are_refused(tmp_path):
         compare.read_plan(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", "null", "[" * 100_000, '"\\ud800"', "\x00"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "3", "null", "[" * 100_000, '{"format": 2, "target": NaN}', '"\\ud800"', "\x00"]
+)
 def test_what_is_no_plan_is_refused_in_a_sentence(tmp_path, text):
     (tmp_path / "plan.json").write_text(text)
     with pytest.raises(RunDirError, match="plan.json"):
