@@ -6,7 +6,7 @@ import comparisons
 import pytest
 from rich.console import Console
 
-from fl import algorithms, compare_plan, compare_report, compare_table, federation
+from fl import algorithms, compare_plan, compare_report, compare_table, config, federation
 from fl.client import Worker
 from fl.compare_differences import differences
 from fl.config import Training
@@ -75,7 +75,8 @@ def test_what_is_said_of_trainings_is_what_takes_place(tiny, tmp_path, monkeypat
         return real(self, k, start, t, **given)
 
     monkeypatch.setattr(Worker, "train", train)
-    cfg = tiny(f"algorithm={name}", "num_rounds=1", "training.epochs=2", *changes)
+    cfg = tiny(f"algorithm={name}", "num_rounds=1", "training.epochs=2")
+    cfg = config.changed(cfg, changes)  # also keys in whose place the algorithm has its own
     federation.start(cfg, tmp_path / "run", federation.Options(workers=1))
     of_one = [training for k, training in found if k == found[0][0]]
     assert of_one == [*cfg.settings.trainings(cfg.training)] and found
