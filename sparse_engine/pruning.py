@@ -5,6 +5,7 @@
     r = d (1 + eta_c)^(-q/(q-p)) (1 - I)^(pq/(q-p))       to retain
     c = floor(d min(gamma (1 - r/d), beta)),   0 <= c < d   to prune
 
+With `round_up`, ceil(r) stands for r, as in the authors' code: for gamma = 1 that is the same number.
 Exactly the c smallest |w| go, ties by position. Counts are float64 arithmetic, so one may be 1 above that of
 the authors' float32 code. The defaults are that code's values.
 """
@@ -27,13 +28,15 @@ from sparse_engine.tensor import SparseTensor
 
 @dataclass(frozen=True)
 class PQIConfig:
-    """p and q of the index; a larger eta_c keeps fewer, gamma scales the share that goes, beta bounds it."""
+    """p and q of the index; a larger eta_c keeps fewer, gamma scales the share that goes, beta bounds it;
+    round_up: a whole number is retained before gamma scales what is left."""
 
     p: float = 0.5
     q: float = 1.0
     eta_c: float = 0.0
     gamma: float = 1.0
     beta: float = 0.9
+    round_up: bool = False
 
     def __post_init__(self) -> None:
         if not (0 < self.p < self.q < math.inf):
@@ -73,7 +76,10 @@ def prune_counts(state: State, cfg: PQIConfig = PQIConfig()) -> Tensor:  # noqa:
         raise ValueError(f"expected finite numbers to prune, got others in {sick}")
     d, exponent = state.bitmap.counts, cfg.q / (cfg.q - cfg.p)
     kept = (1 + cfg.eta_c) ** -exponent * (1 - index) ** (cfg.p * exponent)  # r / d
-    c = (d * (cfg.gamma * (1 - kept)).clamp(max=cfg.beta)).floor().long()
+    if cfg.round_up:
+        c = torch.minimum(cfg.gamma * (d - (d * kept).ceil()), cfg.beta * d).floor().long()
+    else:
+        c = (d * (cfg.gamma * (1 - kept)).clamp(max=cfg.beta)).floor().long()
     return torch.minimum(c, d - 1).clamp(min=0)
 
 

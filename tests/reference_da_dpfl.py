@@ -47,6 +47,9 @@ class Settings:
     gamma: float = 1.0
     beta: float = 0.9
     alpha0: float = 0.3
+    prune_gaps: str = "ceil"
+    send: str = "pruned"
+    round_up: bool = False
 
 
 class Given(Protocol):
@@ -96,6 +99,7 @@ class Turn:
     vote: bool | None = None
     removed: dict[str, int] = field(default_factory=dict)
     capped: bool = False  # s* allowed less than PQI wanted
+    pruned: Message = Message({}, {})
     sent: Message = Message({}, {})
     scores: Weights = field(default_factory=dict)  # dense gradients that growth goes by
     next_mask: Masks = field(default_factory=dict)
@@ -259,6 +263,12 @@ def first_pruning_time(t_star: int | None, t: int, votes: list[bool | None], s: 
 def pruning_rounds(t_star: int, s: Settings) -> list[int]:
     """t_p + 1 < T."""
     rounds: list[int] = []
+    if s.prune_gaps == "round":  # as the authors' code has it
+        gaps = [t_star]
+        for _ in range(20):
+            gaps.append(round((gaps[-1] + s.b) / s.c))
+        times = [sum(gaps[:p]) for p in range(1, 22)]
+        return sorted({t_p + 1 for t_p in times if t_p + 1 < s.num_rounds})
     t_p, tau = 0, 1
     while True:
         t_p += math.ceil((t_star + s.b) / s.c ** (tau - 1))
@@ -272,7 +282,7 @@ def pruning_rounds(t_star: int, s: Settings) -> list[int]:
 
 
 def prune(turn: Turn, s: Settings, pruning: bool) -> None:
-    """What is stored and sent: the trained weights, pruned where this is a round for it."""
+    """The trained weights, pruned where this is a round for it, and what is stored and sent."""
     total = sum(m.numel() for m in turn.mask.values())
     zeros = total - sum(int(m.sum()) for m in turn.mask.values())
     remove = dict.fromkeys(turn.mask, 0)
@@ -286,7 +296,8 @@ def prune(turn: Turn, s: Settings, pruning: bool) -> None:
         gone = choose(turn, "prune", name, -turn.trained[name].abs(), m, remove[name])
         support[name] = m & ~gone
     turn.removed = remove
-    turn.sent = Message(masked(turn.trained, support), support)
+    turn.pruned = Message(masked(turn.trained, support), support)
+    turn.sent = turn.pruned if s.send == "pruned" else Message(turn.trained, turn.mask)
 
 
 def pqi_count(turn: Turn, name: str, s: Settings) -> int:
@@ -297,6 +308,9 @@ def pqi_count(turn: Turn, name: str, s: Settings) -> int:
         return 0
     index = 1 - (w**s.p).mean().item() ** (1 / s.p) / (w**s.q).mean().item() ** (1 / s.q)
     r = d * (1 + s.eta_c) ** (-s.q / (s.q - s.p)) * (1 - index) ** (s.p * s.q / (s.q - s.p))
+    if s.round_up:
+        turn.margins.append(Margin("retained", name, min(r % 1, -r % 1) / d))
+        return min(math.floor(min(s.gamma * (d - math.ceil(r)), s.beta * d)), d - 1)
     c = d * min(s.gamma * (1 - r / d), s.beta)
     turn.margins.append(Margin("count", name, min(c % 1, -c % 1) / d))
     return min(max(math.floor(c), 0), d - 1)
@@ -318,7 +332,7 @@ def share_out(wanted: dict[str, int], left: int) -> dict[str, int]:
 
 def rigl(turn: Turn, s: Settings, given: Given, t: int, k: int) -> Masks:
     alpha = s.alpha0 / 2 * (1 + math.cos(math.pi * t / s.num_rounds))
-    w, support = turn.sent
+    w, support = turn.pruned
     _, gradient = loss_and_gradient(given.net, w, given.grow_batch(t, k))
     turn.scores = {name: gradient[name] for name in support}
     result = {}

@@ -9,7 +9,9 @@ Differs from the paper or the authors' code in:
 - t* is the first round whose mean vote is at least delta_v (printed: "<", which fires at once)
 - PQI's defaults are the code's (eta_c = 0, gamma = 1); those of the text are the preset `paper-text`
 - the last pruning removes only what is left to the target sparsity (the code overshoots)
-- growth scores are gradients of cross-entropy on a fresh batch (the code: nll of raw logits, first batches)
+- growth scores are gradients of cross-entropy on a fresh batch, at the pruned weights (the code: nll of raw
+  logits, at the weights before pruning)
+- a client votes if its ratio is below delta_pr (the code: not above it)
 - w_k^init, where drift starts, is w0 under the client's first mask, as in the code; the paper does not say
 All other differences are fields of Config.
 """
@@ -40,6 +42,8 @@ class PQI(Section):
     """scales the share that goes; 0.9 in the paper's text, 1 in the authors' code"""
     beta: Share = 0.9
     """bounds the share that goes"""
+    round_up: bool = False
+    """retain a whole number of weights, rounded up, before gamma scales the rest (the authors' code)"""
 
     @model_validator(mode="after")
     def _ordered(self) -> "PQI":
@@ -62,7 +66,7 @@ class Masks(Section):
     grow: Literal["gradient", "random"] = "gradient"
     """where RigL grows: at the largest gradients, or anywhere"""
     grow_batches: Annotated[Count, only_if(grow="gradient")] = 1
-    """training batches whose mean gradient decides"""
+    """training batches whose mean gradient decides (the authors' code: as many as an epoch has)"""
 
 
 class Config(Masks):
@@ -86,14 +90,18 @@ class Config(Masks):
     """delays every pruning"""
     c: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 1.3
     """the gaps between prunings shrink by this factor"""
+    prune_gaps: Literal["ceil", "round"] = "ceil"
+    """these gaps: rounded up (paper), or each rounded from the one before it (the authors' code)"""
     target_sparsity: Annotated[float, Field(ge=0, lt=1)] = 0.8
     """s*: no pruning passes it"""
+    send: Literal["pruned", "unpruned"] = "pruned"
+    """what is kept and sent after a pruning: what it left, or what it was done on (the authors' code)"""
     pqi: PQI = PQI()
 
 
 @dataclass(frozen=True)
 class Client:
-    model: se.State  # trained, then pruned, with the mask of its own
+    model: se.State  # trained, then pruned, with the mask of its own (`send = "unpruned"`: only trained)
     mask: se.Bitmap  # m^{t+1}: the next aggregation is on it
     first_mask: se.Bitmap  # m^0
     drift: float | None = None  # Delta of the last round
@@ -128,7 +136,7 @@ def run_round(state: State, t: int, env: Env) -> Round:
     reuse = schedule.reuse_index(env.num_clients, cfg.reuse_index, env.rng("reuse", t))
     neighbours = env.topology.neighbours(t)
     plan = schedule.plan(neighbours, reuse, max_wait, wait_rule=cfg.wait_rule, duration=env.durations(t))
-    prune = t in voting.prune_rounds(state.t_star, env.num_rounds, b=cfg.b, c=cfg.c)
+    prune = t in voting.prune_rounds(state.t_star, env.num_rounds, b=cfg.b, c=cfg.c, gaps=cfg.prune_gaps)
     fraction = se.rigl_fraction(t, env.num_rounds, cfg.alpha0)
     update = partial(local_update, t=t, prune=prune, fraction=fraction, cfg=cfg, messages=env.messages)
 
@@ -152,7 +160,7 @@ def run_round(state: State, t: int, env: Env) -> Round:
             "drift": [client.drift for client in clients],
             "drift_ratio": [ratio(new, old) for new, old in pairs],
             "vote": votes,
-            "pruned": [new.model.bitmap.nnz < old.mask.nnz for new, old in pairs],
+            "pruned": [new.mask.nnz < old.mask.nnz for new, old in pairs],
         },
     )
 
@@ -179,10 +187,11 @@ def local_update(
     start = se.average(own.model, given.neighbours, mask=own.mask)
     trained = worker.train(k, start, t)
     drift = se.drift(trained, worker.initial.with_pattern(own.first_mask), squared=cfg.drift == "squared")
-    model = trained
+    pruned = trained
     if prune:
-        model = se.prune_pqi(trained, se.PQIConfig(**dict(cfg.pqi)), target_density=1 - cfg.target_sparsity)
-    mask = next_mask(worker, k, model, t, fraction, cfg)
+        pruned = se.prune_pqi(trained, se.PQIConfig(**dict(cfg.pqi)), target_density=1 - cfg.target_sparsity)
+    mask = next_mask(worker, k, pruned, t, fraction, cfg)
+    model = pruned if cfg.send == "pruned" else trained
     first_drift = drift if own.first_drift is None else own.first_drift
     sent = send(model, k, t, messages, own.sent)
     return Client(model, mask, own.first_mask, drift, first_drift, sent)

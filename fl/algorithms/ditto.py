@@ -13,7 +13,7 @@ the v_k of all clients. A client that was not sampled keeps its v_k, and with it
 
 Differs from the paper or the authors' code in:
 - of `training.epochs` 3/5 are for w and 2/5 for v: together the work of the other algorithms, and the 3 and 2
-  of docs/algorithms.md with 5 epochs. The scripts of DA-DPFL's authors ran 2 and 3
+  of SPEC.md 6 with 5 epochs. The scripts of DA-DPFL's authors ran 2 and 3
 - gradients are clipped before the pull is added, as in that code; the pull is of v before the step (there:
   after it)
 - the two trainings of a round draw their batches from streams of their own

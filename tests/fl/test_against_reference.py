@@ -90,6 +90,7 @@ grow_batches = 2
 eta_c = 0.05
 gamma = 0.9
 """
+CODE = OPTIONS.replace("b = 0.5", 'b = 0.5\nprune_gaps = "round"\nsend = "unpruned"') + "round_up = true\n"
 
 
 @dataclass
@@ -107,7 +108,7 @@ class Seen:
     clients: dict  # lines of clients.jsonl
 
 
-@pytest.fixture(scope="module", params=[SPEC, OPTIONS], ids=["spec", "options"])
+@pytest.fixture(scope="module", params=[SPEC, OPTIONS, CODE], ids=["spec", "options", "code"])
 def both(request, tmp_path_factory):
     """The run as a user starts it, and the reference of the same settings and draws."""
     folder = tmp_path_factory.mktemp("reference")
@@ -373,8 +374,8 @@ def test_growth(both):
     seen, _ = both
     for t, k, turn in turns(both):
         at, where = seen.pruned[t, k], f"growth in round {t}, client {k}"
-        check_masks(where, se.masks(at), turn.sent.support, turn)
-        check_close(where, dense(at), turn.sent.weights)
+        check_masks(where, se.masks(at), turn.pruned.support, turn)
+        check_close(where, dense(at), turn.pruned.weights)
         check_close(where, seen.scores[t, k], turn.scores)
         check_masks(where, se.masks(at.with_pattern(seen.next_mask[t, k])), turn.next_mask, turn)
 

@@ -190,6 +190,24 @@ def test_pruning_is_of_the_trained_weights_and_rigl_follows():
     assert world.executor.worker.starts[1].values.tolist() == [(8 + 18) / 2, 1.0]
 
 
+def test_unpruned_weights_are_kept_and_sent_as_in_the_authors_code():
+    """Pruning then shows in the mask of the next round alone."""
+    settings = {"pqi": {"eta_c": 1.0}, "target_sparsity": 0.75}
+    pruned = da_dpfl.run_round(three(t_star=10), 11, env(**settings))
+    world = env(**settings, send="unpruned")
+    due = da_dpfl.run_round(three(t_star=10), 11, world)
+    client = due.state.clients[0]
+    assert bits(client.model.bitmap) == "1100" and client.model.values.tolist() == [13, 18]
+    assert bits(client.mask) == "0010" == bits(pruned.state.clients[0].mask)  # RigL of the pruned weights
+    assert due.columns["pruned"] == [True] * 3 and due.columns["drift"][0] == client.drift == 24
+    # client 1 waits for 0 and gets both of its weights
+    assert torch.equal(client.message.model.values, client.model.values)
+    assert world.executor.worker.starts[2].values.tolist()[0] == (13 + 4) / 2  # pruned: client 1's alone
+    later = env(**settings, send="unpruned")
+    da_dpfl.run_round(due.state, 12, later)
+    assert bits(later.executor.worker.starts[0].bitmap) == "0010"
+
+
 def test_no_pruning_past_the_target():
     after = da_dpfl.run_round(three(t_star=10), 11, env(pqi={"eta_c": 1.0}, target_sparsity=0.5))
     assert [client.model.density for client in after.state.clients] == [0.5, 0.5, 0.5]

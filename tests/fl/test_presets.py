@@ -1,5 +1,8 @@
 """The ablations of the paper's figures: each is cifar10-small with what its name says, and nothing else."""
 
+import tomllib
+from pathlib import Path
+
 import pytest
 
 from fl import config
@@ -37,6 +40,20 @@ def test_an_ablation_changes_one_thing(name):
     base = dict(flat(config.load("cifar10-small").model_dump()))
     other = dict(flat(config.load(f"ablation-{name}").model_dump()))
     assert {key: other[key] for key in other if other[key] != base[key] and key not in NAMED} == CHANGES[name]
+
+
+def test_paper_and_authors_presets_choose_the_same_things():
+    """Each sets its whole column of ARCHITECTURE's table; the two agree on `grow` alone."""
+    folder = Path(config.__file__).parent / "presets"
+    found = [tomllib.loads((folder / f"{name}.toml").read_text()) for name in ("paper-text", "authors-code")]
+    paper, code = (dict(flat({"da_dpfl": one["da_dpfl"]})) for one in found)
+    assert paper.keys() == code.keys()
+    assert [key for key in paper if paper[key] == code[key]] == ["da_dpfl.grow"]
+    batches = config.load("authors-code")
+    assert batches.settings.grow_batches == -(-500 // batches.training.batch_size)  # of 500 images: an epoch
+    table = (folder.parents[1] / "ARCHITECTURE.md").read_text().partition("authors' code disagree")[2]
+    for key in paper:
+        assert key.split(".")[-1] in table.partition("\n## ")[0], key
 
 
 def test_what_descriptions_say_of_the_base():

@@ -93,6 +93,37 @@ def test_prune_rounds_by_the_formula(t_star, cents, b):
     assert prune_rounds(t_star, 500, b=b, c=cents / 100) == expected
 
 
+def authors_pruning_epochs(a, b, c, step=20):
+    """What the authors' code does, line by line."""
+    frequencies = [a]
+    for _ in range(step):
+        frequencies.append(round((frequencies[-1] + b) / c))
+    return [sum(frequencies[: i + 1]) for i in range(len(frequencies))]
+
+
+@pytest.mark.parametrize(
+    ("t_star", "c", "expected"),
+    [
+        (
+            10,
+            1.3,
+            {11, 19, 25, 30, 34, 37},
+        ),  # 10, 8 (7.7), 6 (6.2), 5 (4.6), 4 (3.8), 3 (3.1); "ceil": 41, ...
+        (7, 2.0, {8, 12, 14, 15}),  # 7, 4 (3.5, to the even one), 2, 1, 0 (0.5), 0: it ends
+        (1, 1.3, set(range(2, 23))),  # 21 gaps of 1
+    ],
+)
+def test_gaps_as_in_the_authors_code_by_hand(t_star, c, expected):
+    num_rounds = 15 if t_star == 3 else 100
+    assert prune_rounds(t_star, num_rounds, c=c, gaps="round") == expected
+
+
+@given(t_star=st.integers(1, 400), cents=st.integers(101, 400), b=st.integers(0, 20))
+def test_gaps_as_in_the_authors_code(t_star, cents, b):
+    wanted = {t + 1 for t in authors_pruning_epochs(t_star, b, Decimal(cents) / 100) if t + 1 < 500}
+    assert prune_rounds(t_star, 500, b=b, c=cents / 100, gaps="round") == wanted
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

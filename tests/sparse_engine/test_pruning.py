@@ -107,6 +107,30 @@ def test_by_hand():
     assert prune_counts(state, se.PQIConfig(gamma=0)).tolist() == [0]
 
 
+def test_retained_weights_rounded_up_as_in_the_authors_code():
+    # of test_by_hand: r = 8 * 5/6 = 6.67, so 7 stay and 2.5 * (8 - 7) go; without rounding 2.5 * 1.33
+    state = one_layer(16, -1, 4, 9, 1, 16, 9, 4)
+    doubled = se.PQIConfig(gamma=2.5), se.PQIConfig(gamma=2.5, round_up=True)
+    assert [prune_counts(state, cfg).tolist() for cfg in doubled] == [[3], [2]]
+    # eta_c = 1: r = 8 * 5/24 = 1.67; 0.9 * (8 - 2) = 5.4; bounded by beta: 0.5 * 8
+    assert prune_counts(state, se.PQIConfig(eta_c=1.0, gamma=0.9, round_up=True)).tolist() == [5]
+    assert prune_counts(state, se.PQIConfig(eta_c=1.0, beta=0.5, round_up=True)).tolist() == [4]
+
+
+@pytest.mark.parametrize("gamma", [0.9, 1.0, 1.7])
+def test_rounding_up_against_python(random_state, gamma):
+    state = random_state()
+    cfg = se.PQIConfig(gamma=gamma, round_up=True)
+    for name, c in zip(state.layout.names, prune_counts(state, cfg).tolist(), strict=True):
+        w = state.tensor(name).values.double().abs()
+        d = len(w)
+        r = d * float(w.sqrt().mean()) ** 2 / float(w.mean()) if d else 0.0
+        wanted = math.floor(min(gamma * (d - math.ceil(r - 1e-9)), 0.9 * d))
+        assert c == min(max(wanted, 0), max(d - 1, 0)), name
+    if gamma == 1:  # c is d - ceil(r) both ways
+        assert prune_counts(state, cfg).tolist() == prune_counts(state).tolist()
+
+
 @pytest.mark.parametrize("cfg", [se.PQIConfig(), HARD, se.PQIConfig(eta_c=1.0, gamma=2.0, beta=1.0)])
 @pytest.mark.parametrize("values", [(), (0.0,), (2.0,), (0.0, 0.0, 0.0), (0.0, 0.0, 5.0), (1.0,) * 9])
 def test_nothing_is_pruned_away_entirely(cfg, values):
