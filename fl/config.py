@@ -108,6 +108,8 @@ class Data(Section):
     """test samples of every client, about; default: the test set divided by the clients, at least 100"""
     disjoint: bool = True
     """no training sample belongs to two clients"""
+    copies: list[Count] | None = None
+    """how often training samples of each class occur, to make up for rare classes; default: once"""
 
 
 class Model(Section):

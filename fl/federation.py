@@ -177,6 +177,7 @@ def _divided(data: Dataset, cfg: Config) -> Partition:
         train_per_client=given.train_per_client,
         test_per_client=given.test_per_client,
         disjoint=given.disjoint,
+        copies=given.copies,
         seed=cfg.seed,
     )
 

@@ -245,14 +245,14 @@ def _accuracies(ours: Record, dense: Record) -> list[Row]:
     last, mean = percent(ours["accuracy_last"]), percent(ours["accuracy_last5"])
     rows = [
         ("test accuracy, best round", best, _accuracy(dense, "accuracy_best"), ""),
-        ("test accuracy, mean of the last 5 rounds", mean, _accuracy(dense, "accuracy_last5"), ""),
+        ("test accuracy, mean of last 5", mean, _accuracy(dense, "accuracy_last5"), ""),
         ("test accuracy, last round", last, _accuracy(dense, "accuracy_last"), ""),
     ]
     if ours["accuracy_global_best"] is not None:
         shared = [percent(ours[f"accuracy_global_{when}"]) for when in ("best", "last5")]
         rows += [
             ("  server's model, best round", shared[0], "", ""),
-            ("  server's model, mean of the last 5", shared[1], "", ""),
+            ("  server's model, mean of last 5", shared[1], "", ""),
         ]
     return rows
 

@@ -91,7 +91,7 @@ class Config(Masks):
     c: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 1.3
     """the gaps between prunings shrink by this factor"""
     prune_gaps: Literal["ceil", "round"] = "ceil"
-    """these gaps: rounded up (paper), or each rounded from the one before it (the authors' code)"""
+    """gaps between prunings: rounded up (paper), or each rounded from the last one (the authors' code)"""
     target_sparsity: Annotated[float, Field(ge=0, lt=1)] = 0.8
     """s*: no pruning passes it"""
     send: Literal["pruned", "unpruned"] = "pruned"

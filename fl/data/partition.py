@@ -5,6 +5,7 @@ in a random order, client k takes its number from where client k - 1 stopped, an
 beginning. So clients share no sample while there are enough, and then all are used equally often, up to one.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from fl.data import memory, shares
 from fl.data.dataset import Dataset
+from fl.data.oversample import with_copies
 from fl.rng import stream
 
 Kind = Literal["dirichlet", "pathological", "iid"]
@@ -60,12 +62,14 @@ def partition(
     train_per_client: int | None = None,
     test_per_client: int | None = None,
     disjoint: bool = True,
+    copies: Sequence[int] | None = None,
     seed: int = 0,
 ) -> Partition:
     """Divide `data` among the clients; the same for the same arguments.
 
     `train_per_client`: by default as many as there are for everybody; a few samples may be left over.
     `disjoint=False` lets clients share training samples, but none has one twice; it needs `train_per_client`.
+    `copies` repeats training samples of rare classes first (oversample.py); copies count as further samples.
 
     A test set has at most `test_per_client` samples (default: the test part divided by the clients, at least
     100), in the class shares of the client's training samples; fewer where that would need more of a class
@@ -77,7 +81,9 @@ def partition(
         raise ValueError("expected train_per_client with disjoint = false, got none")
     classes = 1 if kind == "iid" else data.num_classes
     memory.check(_TABLES * 8 * num_clients * classes, f"the class shares of {num_clients:,} clients")
-    labels, num_classes = data.train.labels, data.num_classes
+    num_classes = data.num_classes
+    samples = with_copies(data.train.labels, num_classes, copies)
+    labels = data.train.labels[samples]
     stock = np.bincount(labels, minlength=num_classes)
     rng = stream(seed, f"partition {kind}")
     if kind == "pathological":
@@ -94,6 +100,7 @@ def partition(
     wanted = test_per_client or max(len(data.test) // num_clients, _TEST_SAMPLES)
     test_counts = _test_counts(counts, np.bincount(data.test.labels, minlength=num_classes), wanted)
     test = _deal(test_counts, data.test.labels, stream(seed, "partition test"))
+    train = train._replace(indices=samples[train.indices])
     return Partition(train, test, counts, test_counts)
 
 

@@ -112,7 +112,7 @@ def test_a_lucky_draw_is_not_the_best(tmp_path):
         assert figures["accuracy_global_best"] == 0.45
     rows = dict(row[:2] for row in progress.summary_rows(summary))
     assert rows["test accuracy, best round"] == "60.00 % (round 2)"
-    assert rows["test accuracy, mean of the last 5 rounds"] == "53.00 %"
+    assert rows["test accuracy, mean of last 5"] == "53.00 %"
     assert rows["  server's model, best round"] == "45.00 %"
     assert "90.00" not in (path / "comparison.md").read_text()
 

@@ -18,7 +18,8 @@ def test_presets_are_valid_and_complete(name):
     loaded = config.load(name)
     assert loaded.name == name and loaded.description
     again = config.loads(config.dumps(loaded))
-    assert again == loaded
+    others = {*algorithms.registered()} - {loaded.algorithm}  # a file has the section of one
+    assert again.model_dump(exclude=others) == loaded.model_dump(exclude=others)
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,7 @@ def test_workloads_are_those_of_the_networks(name, net, shape):
     assert counted.dense_forward == work.forward_flop
     assert counted.sparse_forward / counted.dense_forward == pytest.approx(work.sparse_share, abs=6e-4)
     assert sum(w.numel() for w in dense.parameters()) == work.weights + work.rest
+    assert se.compress(dense).layout.segments.numel == work.weights
     assert work.flop(dense=True) == 5 * work.samples * 3 * work.forward_flop > work.flop(dense=False)
     assert work.message_bytes(dense=True) == 4 * (work.weights + work.rest)
 

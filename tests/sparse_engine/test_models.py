@@ -33,13 +33,6 @@ def test_parameter_counts(net, parameters, weights):
     assert size(prunable(net).values()) == weights
 
 
-def test_vgg11_prunable_with_biases():
-    """SPEC.md 7 has 9,271,680 for VGG11: weights and the biases of its convolutions (2,752) together."""
-    net = se.models.vgg11(100)
-    biases = [m.bias for m in net.modules() if isinstance(m, nn.Conv2d)]
-    assert size(prunable(net).values()) + size(biases) == 9_271_680
-
-
 @pytest.mark.parametrize("norm", ["group", "batch"])
 def test_resnet18_has_the_authors_weights(norm):
     with np.load(Path(__file__).parents[1] / "data" / "erk.npz") as erk:
