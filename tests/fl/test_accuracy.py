@@ -105,6 +105,7 @@ def test_a_lucky_draw_is_not_the_best(tmp_path):
     ]
     file.write_text("".join(json.dumps(line) + "\n" for line in told))
     summary = metrics.summarise(plan.config(plan.runs[0]), told, 1, {})
+    (file.parent / "summary.json").write_text(json.dumps(summary))
     compared = json.loads(json.dumps(compare_report.write(path).to_json()))["runs"][0]["figures"]
     for figures in (summary, compared):
         assert (figures["accuracy_best"], figures["round_best"]) == (0.6, 2)
@@ -137,9 +138,12 @@ def test_an_algorithm_in_which_clients_sit_out_must_say_their_accuracy():
 
 def test_runs_of_older_versions_are_not_mixed_in(tmp_path):
     """Their accuracy_mean is over the sampled clients."""
-    comparisons.make(tmp_path / "all", {"fedavg": [[0.5]]}, lines={"fedavg": {"sampled": 2}})
-    with pytest.raises(RunDirError, match="got those of sampled clients alone, as older versions wrote them"):
-        compare_results.read(tmp_path / "all")
+    plan = comparisons.make(tmp_path / "all", {"fedavg": [[0.5]]}, lines={"fedavg": {"sampled": 2}})
+    wanted = "got those of sampled clients alone, as older versions wrote them: run it again"
+    with pytest.raises(RunDirError, match=wanted):
+        recorded.read(tmp_path / "all" / plan.runs[0].folder)
+    (run,) = compare_results.read(tmp_path / "all").to_json()["runs"]
+    assert wanted in run["message"] and run["figures"] is None
 
 
 def test_the_report_says_whose_accuracy_it_is(tiny, tmp_path):
