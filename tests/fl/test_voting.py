@@ -104,11 +104,7 @@ def authors_pruning_epochs(a, b, c, step=20):
 @pytest.mark.parametrize(
     ("t_star", "c", "expected"),
     [
-        (
-            10,
-            1.3,
-            {11, 19, 25, 30, 34, 37},
-        ),  # 10, 8 (7.7), 6 (6.2), 5 (4.6), 4 (3.8), 3 (3.1); "ceil": 41, ...
+        (3, 1.3, {4, 6, 8, 10, 12, 14}),  # 3, 2 (2.3), 2 (1.5), 2 for ever; "ceil": 3, 3, 2, 2, 2, 1
         (7, 2.0, {8, 12, 14, 15}),  # 7, 4 (3.5, to the even one), 2, 1, 0 (0.5), 0: it ends
         (1, 1.3, set(range(2, 23))),  # 21 gaps of 1
     ],
