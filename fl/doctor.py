@@ -1,27 +1,38 @@
-"""`sparsefl doctor`: versions, hardware, and whether the native kernels are right. Exit code 1 if not."""
+"""`sparsefl doctor`: versions, hardware, settings; are the native kernels right? Exit code 1 if not."""
 
 from rich.console import Console
 from rich.table import Table
 
-from sparse_engine.environment import environment
+from fl.exits import failed, guarded, say
+from sparse_engine.environment import environment, numerics, unknown_settings
 from sparse_engine.selfcheck import self_check
 
 
 def run(console: Console) -> int:
-    try:
-        facts = environment()
-    except ValueError as wrong:  # SPARSE_ISA or SPARSE_THREADS name what is not there
-        console.print(f"FAILED: {wrong}", markup=False)
-        return 1
+    return guarded(console, lambda: _examine(console))
+
+
+def _examine(console: Console) -> int:
+    facts, results = environment(), numerics()
+    facts["avx-512"] = _avx512(facts["instruction sets"], results["instruction set"])
+    facts["kernel plan"] = results["plan"]
     grid = Table.grid(padding=(0, 2))
     for name, value in facts.items():
         grid.add_row(name, value)
     console.print(grid)
+    for name in unknown_settings():
+        say(console, f"note: the environment variable {name} has no meaning here")
     checks = list(self_check())
-    failed = [check for check in checks if check.problem]
-    for check in failed:
-        console.print(f"FAILED: {check.op} on {check.variant}: {check.problem}", markup=False)
-    operations = len({check.op for check in checks})
-    if not failed:
+    wrong = [check for check in checks if check.problem]
+    for check in wrong:
+        failed(console, f"FAILED: {check.op} on {check.variant}: {check.problem}", 1)
+    if not wrong:
+        operations = len({check.op for check in checks})
         console.print(f"self-check ok: {operations} operations, {len(checks)} comparisons with the reference")
-    return 1 if failed else 0
+    return 1 if wrong else 0
+
+
+def _avx512(available: str, used: str) -> str:
+    if "avx512" not in available:
+        return "not on this machine"
+    return "in use" if used == "avx512" else f"not in use, though the machine has it: {used}"

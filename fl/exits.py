@@ -2,10 +2,11 @@
 
 0    done
 1    it could not be done: a damaged directory, a full disk, no memory, training that diverged
-2    wrong use: an option, a key or a value
+2    wrong use: an option, a key, a value or an environment variable
 130  stopped by Ctrl-C or SIGTERM
 """
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,12 +20,13 @@ FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
 
 
 def guarded(console: Console, work: Callable[[], int], again: Callable[[], str | None] = lambda: None) -> int:
-    """The exit code of `work`, or of what stopped it, which is printed.
+    """The exit code of `work`, or of what stopped it, which is printed. Environment variables come first.
 
     `again` returns the command that goes on after an interrupt; None: nothing was begun.
     """
     try:
         with stopped_by_signals():
+            check_variables()
             return work()
     except Expected as wrong:
         return failed(console, str(wrong), wrong.exit_code)
@@ -35,6 +37,30 @@ def guarded(console: Console, work: Callable[[], int], again: Callable[[], str |
         return failed(console, f"out of memory: {wrong}" if str(wrong) else "out of memory", FAILED)
     except OSError as wrong:
         return failed(console, str(wrong), FAILED)
+    except (ValueError, RuntimeError) as wrong:
+        if (known := _of_the_engine(wrong)) is None:
+            raise
+        return failed(console, *known)
+
+
+def check_variables() -> None:
+    """Raise where one of our environment variables is wrong. Without any, no command waits for torch here."""
+    if any(name.startswith("SPARSE_") for name in os.environ):
+        import sparse_engine as se
+
+        se.check_settings()
+
+
+def _of_the_engine(error: Exception) -> tuple[str, int] | None:
+    """Sentence and exit code of an error of sparse_engine or torch that a user can mend."""
+    import sparse_engine as se  # here, because torch comes with it
+
+    if isinstance(error, se.SettingError):
+        return str(error), WRONG_USE
+    if isinstance(error, se.NotBuilt | se.NoKernel):
+        return str(error), FAILED
+    sentence = se.out_of_memory(error)
+    return None if sentence is None else (f"out of memory: {sentence}", FAILED)
 
 
 def failed(console: Console, text: str, code: int) -> int:

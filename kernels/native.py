@@ -6,7 +6,6 @@ the count is a context variable, so that one worker thread's choice never reache
 """
 
 import importlib
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,6 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from kernels import settings
+from kernels.errors import NotBuilt, SettingError
 from kernels.layout import Bitmap, Segments
 
 _extension: ModuleType | None
@@ -27,13 +28,28 @@ except ModuleNotFoundError as missing:  # not built; built but broken raises Imp
     _extension = None
 
 _threads: ContextVar[int | None] = ContextVar("threads", default=None)
+_isa_is_set = False  # to what SPARSE_ISA names: when the module is first asked for
 
 
 def extension() -> ModuleType:
-    """The compiled module, or a RuntimeError that says how to get it."""
+    """The compiled module, on the instruction set that SPARSE_ISA names; NotBuilt says how to get it."""
+    global _isa_is_set
     if _extension is None:
-        raise RuntimeError("the native kernels are not built: run `pip install -e .` (or `make venv`)")
+        raise NotBuilt("the native kernels are not built: run `pip install -e .` (or `make venv`)")
+    if not _isa_is_set:
+        if (name := wanted_isa()) is not None:
+            _extension.set_isa(name)
+        _isa_is_set = True
     return _extension
+
+
+def wanted_isa() -> str | None:
+    """What SPARSE_ISA names: one of `isas()`."""
+    name = settings.current().isa
+    if name is not None and _extension is not None and name not in isas():
+        here = ", ".join(isas())
+        raise SettingError(f"expected SPARSE_ISA to be one that this machine runs ({here}), got {name!r}")
+    return name
 
 
 def built() -> bool:
@@ -64,15 +80,7 @@ def use_isa(name: str) -> Iterator[None]:
 
 def num_threads() -> int:
     """Threads a native kernel may use: `use_threads`, else SPARSE_THREADS, else as many as torch uses."""
-    chosen = _threads.get()
-    if chosen is not None:
-        return chosen
-    text = os.environ.get("SPARSE_THREADS", "")
-    if not text:
-        return torch.get_num_threads()
-    if not text.isdigit() or int(text) < 1:
-        raise ValueError(f"expected SPARSE_THREADS to be a whole number from 1, got {text!r}")
-    return int(text)
+    return _threads.get() or settings.current().threads or torch.get_num_threads()
 
 
 @contextmanager
@@ -80,6 +88,8 @@ def use_threads(count: int) -> Iterator[None]:
     """Let native kernels called in this context use `count` threads. Results do not depend on it."""
     if count < 1:
         raise ValueError(f"expected at least 1 thread, got {count}")
+    if count > settings.MOST_THREADS:
+        raise ValueError(f"expected at most {settings.MOST_THREADS} threads, got {count}")
     token = _threads.set(count)
     try:
         yield

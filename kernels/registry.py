@@ -7,7 +7,6 @@ back.
 """
 
 import importlib
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,9 +15,10 @@ from typing import Any
 
 import torch
 
-from kernels import native
+from kernels import native, settings
+from kernels.errors import NoKernel, SettingError
+from kernels.settings import BACKENDS
 
-BACKENDS = ("reference", "cpu", "triton")
 _BY_DEVICE = {"cpu": "cpu", "cuda": "triton"}
 _implementations: dict[tuple[str, str], Callable] = {}
 _forced: ContextVar[str | None] = ContextVar("backend", default=None)
@@ -63,30 +63,41 @@ def variants() -> list[str]:
 
 def backend_for(device: str) -> str:
     """The backend that a call on tensors of this device type runs on."""
-    name = _forced.get() or os.environ.get("SPARSE_BACKEND")
-    if not name:
+    forced = _forced.get()
+    backend = forced or settings.current().backend
+    if backend is None:
         if device not in _BY_DEVICE:
             raise ValueError(f"no kernels for device {device!r}; there are kernels for {sorted(_BY_DEVICE)}")
         return _BY_DEVICE[device]
-    backend, isa = _split(name)
-    if isa:
-        raise ValueError(
-            f"expected SPARSE_BACKEND to name a backend, got {name!r}; SPARSE_ISA names the instruction set"
-        )
+    wrong: type[ValueError] = ValueError if forced else SettingError
+    name = f"backend {backend!r}" if forced else f"SPARSE_BACKEND={backend}"
     if backend == "cpu" and device != "cpu":
-        raise ValueError(f"backend 'cpu' takes CPU tensors, got one on {device!r}")
+        raise wrong(f"{name} takes CPU tensors, got one on {device!r}")
     if backend == "triton" and not _triton_runs(device):
-        raise ValueError("backend 'triton' takes CUDA tensors, or CPU tensors under TRITON_INTERPRET=1")
+        raise wrong(f"{name} takes CUDA tensors, or CPU tensors under TRITON_INTERPRET=1")
     return backend
 
 
 def _call(package: str, op: str, device: torch.device, *args: Any) -> Any:
     backend = backend_for(device.type)
-    found = _implementations.get((op, backend))
-    if found is None:
-        importlib.import_module(f"{package}._{backend}")
-        found = _implementations[op, backend]
+    found = _implementations.get((op, backend)) or _loaded(package, op, backend)
     return found(*args)
+
+
+def _loaded(package: str, op: str, backend: str) -> Callable:
+    file = f"{package}._{backend}"
+    try:
+        importlib.import_module(file)
+    except ModuleNotFoundError as missing:
+        if missing.name != file:
+            raise
+    if (op, backend) not in _implementations:
+        name = package.rpartition(".")[2]
+        raise NoKernel(
+            f"there is no {backend} kernel of {name} yet ({op}); "
+            "it runs on CPU tensors with the backend cpu, and on all with the backend reference"
+        )
+    return _implementations[op, backend]
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -99,7 +110,7 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def _triton_runs(device: str) -> bool:
-    return device == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"
+    return device == "cuda" or settings.current().interpret
 
 
 @contextmanager

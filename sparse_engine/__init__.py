@@ -5,13 +5,15 @@ Knows no client and no round. `import sparse_engine as se` is meant to be enough
 """
 
 from kernels import use_threads
+from kernels.errors import NoKernel, NotBuilt, SettingError
 from kernels.layout import Bitmap
+from kernels.memory import exhausted as out_of_memory
 from kernels.native import use_isa
 from sparse_engine import models, wire
 from sparse_engine.arithmetic import combine, overlay, zeros
 from sparse_engine.averaging import average, drift, weighted_average
 from sparse_engine.dynamic import RigL
-from sparse_engine.environment import numerics
+from sparse_engine.environment import check_settings, numerics
 from sparse_engine.flops import Flops, count_flops, training_flops
 from sparse_engine.growing import Growth, rigl, rigl_fraction
 from sparse_engine.masks import erk_densities, erk_masks, uniform_masks
@@ -30,15 +32,19 @@ __all__ = [
     "Flops",
     "Growth",
     "Layout",
+    "NoKernel",
+    "NotBuilt",
     "PQIConfig",
     "Pattern",
     "Report",
     "RigL",
     "Row",
+    "SettingError",
     "SparseSGD",
     "SparseTensor",
     "State",
     "average",
+    "check_settings",
     "combine",
     "compress",
     "count_flops",
@@ -51,6 +57,7 @@ __all__ = [
     "masks",
     "models",
     "numerics",
+    "out_of_memory",
     "overlay",
     "pqi",
     "prune_pqi",

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import torch
 
-from kernels import native, registry
+from kernels import native, registry, settings
 from sparse_engine import plan
 from sparse_engine.hardware import cpu_model
 
 PACKAGES = ("sparsefl", "torch", "triton", "numpy", "scipy")
-OVERRIDES = ("SPARSE_BACKEND", "SPARSE_ISA", "SPARSE_PLAN", "SPARSE_THREADS", "TRITON_INTERPRET")
 
 
 def environment() -> dict[str, str]:
@@ -31,6 +30,19 @@ def environment() -> dict[str, str]:
         "backends": ", ".join(registry.variants()),
         "overrides": ", ".join(_overrides()) or "none",
     }
+
+
+def check_settings() -> None:
+    """Raise a SettingError where an environment variable asks for what is not there."""
+    native.wanted_isa()
+    registry.backend_for("cpu")
+    plan.current()
+
+
+def unknown_settings() -> list[str]:
+    """Variables that look like ours and mean nothing."""
+    known = (*settings.VARIABLES, "SPARSE_DATA")
+    return sorted(name for name in os.environ if name.startswith("SPARSE_") and name not in known)
 
 
 def numerics() -> dict[str, str]:
@@ -65,7 +77,7 @@ def commit() -> str | None:
 
 
 def _overrides() -> list[str]:
-    return [f"{name}={os.environ[name]}" for name in OVERRIDES if name in os.environ]
+    return [f"{name}={os.environ[name]}" for name in sorted(settings.VARIABLES) if os.environ.get(name)]
 
 
 def _version(name: str) -> str:

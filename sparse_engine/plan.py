@@ -25,12 +25,14 @@ from typing import Any
 
 import torch
 
-from kernels import native, sparse_conv
+from kernels import native, settings, sparse_conv
+from kernels.errors import SettingError
 from kernels.sparse_conv import Conv
 from sparse_engine.hardware import cpu_model
 
 VERSION = 1
 REPEATS = 3
+_HELP = "SPARSE_PLAN takes off (no file), measure, or a file that measure wrote"
 MARGIN = 0.95  # the rule's kernel stays unless another takes less than this share of its time
 
 # Measures one kernel of a layer and direction: seconds.
@@ -110,17 +112,28 @@ def machine_file() -> Path:
 
 
 def read(path: Path) -> dict[str, str]:
+    """The measurements in a file; SettingError: it has none."""
     try:
         found = json.loads(path.read_text())
-    except (OSError, json.JSONDecodeError) as error:
-        raise ValueError(f"cannot read the kernel plan {path}: {error}") from error
+    except (OSError, ValueError) as error:  # also text that is no UTF-8
+        raise SettingError(f"expected a kernel plan in {path}, got {_reason(error)}; {_HELP}") from error
     kernels = found.get("kernels") if isinstance(found, dict) else None
     if not isinstance(kernels, dict) or found.get("version") != VERSION:
-        raise ValueError(f"expected a kernel plan of version {VERSION} in {path}, got something else")
-    wrong = {k: v for k, v in kernels.items() if v not in sparse_conv.KERNELS}
-    if wrong:
-        raise ValueError(f"expected kernels {sparse_conv.KERNELS} in {path}, got {wrong}")
+        raise SettingError(
+            f"expected a kernel plan of version {VERSION} in {path}, got another file; {_HELP}"
+        )
+    wrong = next((name for name in kernels.values() if name not in sparse_conv.KERNELS), None)
+    if wrong is not None:
+        raise SettingError(f"expected kernels {sparse_conv.KERNELS} in {path}, got {wrong!r}; {_HELP}")
     return kernels
+
+
+def _reason(error: Exception) -> str:
+    return (
+        (error.strerror or str(error)).lower()
+        if isinstance(error, OSError)
+        else f"text that is none ({error})"
+    )
 
 
 def write(path: Path, kernels: dict[str, str]) -> None:
@@ -137,7 +150,7 @@ def _text(kernels: dict[str, str]) -> str:
 
 def from_environment() -> Plan:
     """The plan that SPARSE_PLAN asks for."""
-    choice = os.environ.get("SPARSE_PLAN", "")
+    choice = settings.current().plan
     if choice == "off":
         return Plan()
     if choice == "measure":

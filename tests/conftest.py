@@ -5,8 +5,16 @@ import os
 import pytest
 import torch
 
+from kernels import settings
+
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+@pytest.fixture(autouse=True)
+def variables_are_read_again() -> None:
+    """A test may set environment variables before it asks for anything of ours."""
+    settings.current.cache_clear()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

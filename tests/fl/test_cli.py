@@ -1,5 +1,6 @@
 """The command line: what it offers, what it hands on, what it answers when something is wrong."""
 
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -103,4 +104,21 @@ def test_doctor_says_when_nothing_is_built(monkeypatch):
 def test_doctor_says_when_the_environment_is_wrong(monkeypatch):
     monkeypatch.setenv("SPARSE_THREADS", "many")
     done = sparsefl("doctor")
-    assert done.exit_code == 1 and "SPARSE_THREADS" in done.output
+    assert done.exit_code == 2 and "SPARSE_THREADS" in done.output
+
+
+def test_doctor_says_whether_avx512_is_in_use(monkeypatch):
+    if "avx512" not in native.isas():
+        assert re.search("avx-512 +not on this machine", sparsefl("doctor").output)
+        return
+    with native.use_isa("avx512"):
+        assert re.search("avx-512 +in use", sparsefl("doctor").output)
+    with native.use_isa("baseline"):
+        assert re.search(
+            "avx-512 +not in use, though the machine has it: baseline", sparsefl("doctor").output
+        )
+
+
+def test_doctor_names_variables_without_meaning(monkeypatch):
+    monkeypatch.setenv("SPARSE_THREAD", "2")
+    assert "SPARSE_THREAD has no meaning here" in sparsefl("doctor").output

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import randn
+from helpers import randn, random_bitmap
 
-from kernels import native, registry, use_backend
+from kernels import native, registry, sparse_conv, use_backend
+from kernels.errors import NoKernel, NotBuilt
 from kernels.pqi import pqi
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +44,7 @@ def test_unknown_instruction_set_raises():
 def test_native_backend_that_is_not_built_raises_and_says_how_to_build(monkeypatch):
     monkeypatch.setattr(native, "_extension", None)
     assert registry.variants() == [name for name in ("reference", "triton") if name in registry.variants()]
-    with pytest.raises(RuntimeError, match=r"not built: run `pip install -e \.`"):
+    with pytest.raises(NotBuilt, match=r"not built: run `pip install -e \.`"):
         pqi(randn(5), OFFSETS)
     with use_backend("reference"):
         pqi(randn(5), OFFSETS)
@@ -107,10 +108,10 @@ def test_backend_from_the_environment():
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({"SPARSE_BACKEND": "gpu"}, "expected a backend out of"),
+        ({"SPARSE_BACKEND": "gpu"}, "expected SPARSE_BACKEND to be one of reference, cpu, triton, got 'gpu'"),
         ({"SPARSE_BACKEND": "cpu:baseline"}, "SPARSE_ISA names the instruction set"),
         ({"SPARSE_BACKEND": "triton"}, "takes CUDA tensors"),
-        ({"SPARSE_ISA": "mmx"}, "expected an instruction set out of"),
+        ({"SPARSE_ISA": "mmx"}, "expected SPARSE_ISA to be one that this machine runs (baseline, "),
         ({"SPARSE_THREADS": "none"}, "expected SPARSE_THREADS to be a whole number"),
         ({"SPARSE_THREADS": "0"}, "expected SPARSE_THREADS to be a whole number"),
     ],
@@ -118,7 +119,30 @@ def test_backend_from_the_environment():
 def test_wrong_environment_raises(variables, message):
     done = python(RUN, **variables)
     assert done.returncode != 0 and done.stdout == ""
-    assert "ValueError: " in done.stderr and message in done.stderr
+    assert "SettingError: " in done.stderr and message in done.stderr
+
+
+@pytest.mark.parametrize(
+    "variables", [{"SPARSE_ISA": "mmx"}, {"SPARSE_THREADS": "0"}, {"SPARSE_BACKEND": "gpu"}]
+)
+def test_a_wrong_environment_does_not_stop_an_import(variables):
+    done = python("import sparse_engine; print('done')", **variables)
+    assert done.stdout == "done\n", done.stderr
+
+
+def test_a_backend_without_a_kernel_says_so():
+    conv = sparse_conv.Conv(random_bitmap([36], 1.0), 2, 2, (3, 3))
+    with use_backend("triton"), pytest.raises(NoKernel, match="there is no triton kernel of sparse_conv yet"):
+        sparse_conv.forward(conv, randn(36), randn(2 * 4 * 4 * 3).view(2, 4, 4, 3))
+
+
+def test_an_error_inside_a_kernels_file_is_not_taken_for_a_missing_one(monkeypatch):
+    def broken(name):
+        raise ModuleNotFoundError("no module named 'triton'", name="triton")
+
+    monkeypatch.setattr(registry.importlib, "import_module", broken)
+    with pytest.raises(ModuleNotFoundError, match="triton"):
+        registry._loaded("kernels.pqi", "pq_norms", "triton")
 
 
 @pytest.mark.parametrize("isa", native.isas())

@@ -7,6 +7,7 @@ import torch
 from helpers import random_bitmap
 
 import sparse_engine as se
+from kernels import settings
 from kernels import sparse_conv as sc
 from sparse_engine import plan
 from sparse_engine.nn.conv import SparseConv2d
@@ -78,9 +79,11 @@ def test_measurements_are_kept_in_the_file_and_read_again(tmp_path, monkeypatch)
     made.kernel(conv(0.1), "forward", *IMAGE)
     for choice in ("", str(plan.machine_file())):
         monkeypatch.setenv("SPARSE_PLAN", choice)
+        settings.current.cache_clear()
         again = plan.from_environment()
         assert again.kernel(conv(0.1), "forward", *IMAGE) == "dense" and again.clock is None
     monkeypatch.setenv("SPARSE_PLAN", "off")
+    settings.current.cache_clear()
     assert plan.from_environment().kernel(conv(0.1), "forward", *IMAGE) == "sparse"
 
 
