@@ -11,6 +11,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from fl.errors import ConfigError
 from fl.progress import duration, size
 from fl.recorded import Record
 from fl.simulate import quantity
@@ -76,9 +77,22 @@ MEANING = (
 
 def results(told: Record) -> Shown:
     """A row per algorithm."""
+    _refuse_older(told)
     columns = [column for column in _RESULTS if _any(told, "figures", column.key)]
     counts = {name: (one["finished"], one["planned"]) for name, one in told["algorithms"].items()}
     return _table(told, "figures", "seeds", counts, columns)
+
+
+def _refuse_older(told: Record) -> None:
+    """comparison.json of older versions: accuracies of methods with a server were over sampled clients."""
+    figures = {name: one["figures"] or {} for name, one in told["algorithms"].items()}
+    has = [name for name, one in figures.items() if one.get("accuracy_global_best") is not None]
+    older = [name for name in has if "accuracy_last5" not in figures[name]]
+    if older:
+        raise ConfigError(
+            f"expected accuracies over all clients, got those of sampled clients for {', '.join(older)}, as "
+            "older versions wrote them: run the comparison again"
+        )
 
 
 def to_target(told: Record) -> Shown:

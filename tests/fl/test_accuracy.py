@@ -6,12 +6,21 @@ import comparisons
 import pytest
 from central import env, model
 
-from fl import compare_report, compare_results, federation, metrics, progress, recorded, report_figures
+from fl import (
+    compare_report,
+    compare_results,
+    compare_table,
+    federation,
+    metrics,
+    progress,
+    recorded,
+    report_figures,
+)
 from fl.algorithms import ditto, fedavg, feddst
 from fl.algorithms.base import Env
 from fl.client import Report, Worker
 from fl.devices import DeviceModel
-from fl.errors import RunDirError
+from fl.errors import ConfigError, RunDirError
 from fl.executor import Local
 from fl.federation import Options
 from fl.rundir import METRICS, read_jsonl
@@ -144,6 +153,20 @@ def test_runs_of_older_versions_are_not_mixed_in(tmp_path):
         recorded.read(tmp_path / "all" / plan.runs[0].folder)
     (run,) = compare_results.read(tmp_path / "all").to_json()["runs"]
     assert wanted in run["message"] and run["figures"] is None
+
+
+def test_tables_of_older_comparisons_are_refused(tmp_path):
+    """Their figures would stand under a heading that says something else."""
+    lines = {"fedavg": {"accuracy_global": 0.3, "sampled": 2, "accuracy_sampled": 0.7}}
+    comparisons.make(tmp_path / "all", {"beer": [[0.5]], "fedavg": [[0.6]]}, lines=lines)
+    told = compare_results.read(tmp_path / "all").to_json()
+    assert len(compare_table.results(told).rows) == 2
+    for one in told["algorithms"].values():
+        del one["figures"]["accuracy_last5"]
+    with pytest.raises(ConfigError, match="got those of sampled clients for fedavg, as older versions wrote"):
+        compare_table.results(told)
+    del told["algorithms"]["fedavg"]  # without a server, figures are what they were
+    assert compare_table.results(told).rows[0][:3] == ["beer", "1", "50.00"]
 
 
 def test_the_report_says_whose_accuracy_it_is(tiny, tmp_path):
