@@ -7,7 +7,7 @@ CSRC := $(wildcard kernels/csrc/*)
 NATIVE_OPTIONS := -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format bench native asan fuzz test-avx512 wheel clean
+.PHONY: help venv demo test lint format bench native asan fuzz fuzz-rundir test-avx512 wheel clean
 .PHONY: check-install constraints test-lowest test-pythons
 
 help:  ## these lines
@@ -63,6 +63,9 @@ asan: venv  ## native kernels under the address and undefined-behaviour sanitize
 
 fuzz: venv  ## a million mutated messages: none may crash, hang, take memory or pass for a model
 	cd tests && PYTHONPATH=..:. $(CURDIR)/$(BIN)/python fuzz_wire.py 1000000
+
+fuzz-rundir: venv  ## 2,000 hostile run directories: none may touch anything outside, end in a traceback, or hang
+	cd tests && PYTHONPATH=..:. $(CURDIR)/$(BIN)/python fuzz_rundir.py 2000
 
 # A build and a copy of the tree of its own again; SIMDe stands in for the AVX-512 instructions.
 test-avx512: venv  ## the AVX-512 kernels on a machine without AVX-512; needs libsimde-dev

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 import sparse_engine as se
 from fl.cli import app
+from fl.errors import ConfigError, Interrupted
 from fl.exits import guarded
 from kernels import native
 from sparse_engine import plan
@@ -34,14 +35,14 @@ def sparsefl(*args):
     return CliRunner().invoke(app, args, prog_name="sparsefl")
 
 
-def work_that_raises(error):
+def work_that_raises(error, again=lambda: None):
     """Exit code and output of a command that ends with this error."""
     shown = io.StringIO()
 
     def work():
         raise error
 
-    return guarded(Console(file=shown, width=80), work), shown.getvalue()
+    return guarded(Console(file=shown, width=80), work, again), shown.getvalue()
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -107,3 +108,15 @@ def test_memory_that_torch_does_not_get_is_a_sentence():
 def test_mistakes_of_ours_keep_their_traceback(error):
     with pytest.raises(type(error)):
         work_that_raises(error)
+
+
+def test_what_users_gave_is_neither_markup_nor_an_emoji():
+    text = "name: expected something, got x[/red] :smile: " + "long " * 20
+    assert work_that_raises(ConfigError(text)) == (2, f"{text}\n")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), Interrupted()])
+def test_ctrl_c_before_anything_was_begun_names_no_directory(error):
+    assert work_that_raises(error) == (130, "stopped\n")
+    command = "sparsefl run --resume 'a b'"
+    assert work_that_raises(error, lambda: command) == (130, f"stopped; continue with: {command}\n")

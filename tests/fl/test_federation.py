@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import shutil
 from math import isclose
 
 import pytest
@@ -210,6 +211,108 @@ def test_no_whole_checkpoint_is_an_error(tiny, tmp_path):
         CheckpointError, match="(?s)expected a whole checkpoint, got.*round-00001.*round-00000"
     ):
         federation.resume(tmp_path / "run", Options(1))
+
+
+def test_a_checkpoint_folder_that_vanished_is_not_a_fresh_start(tiny, tmp_path):
+    """The recorded rounds stay; what to do is said, and that works."""
+    path = tmp_path / "run"
+    stopped_after(tiny, path, 2)
+    before = (path / METRICS).read_bytes()
+    for left in (0, 1):  # an empty folder is no better: the second round came after a checkpoint
+        shutil.rmtree(path / "checkpoint")
+        if left:
+            (path / "checkpoint").mkdir()
+        with pytest.raises(
+            RunDirError, match="got none, though metrics.jsonl has 2 rounds: put the folder back"
+        ):
+            federation.resume(path, Options(1))
+        assert (path / METRICS).read_bytes() == before
+        (path / "checkpoint").mkdir(exist_ok=True)
+    again = federation.start(config.load(path / "config.toml"), path, Options(1, overwrite=True))
+    assert again["num_rounds"] == len(read_jsonl(path / METRICS)) == 5
+
+
+def test_no_round_finished_yet_is_a_fresh_start(whole, tiny, tmp_path, same_results):
+    """Killed before the first checkpoint, with a line on disk or without."""
+    for line in ("", (whole[0] / METRICS).read_text().splitlines(keepends=True)[0]):
+        path = tmp_path / f"run{len(line)}"
+        stopped_after(tiny, path, 0)
+        assert os.listdir(path / "checkpoint") == []
+        (path / METRICS).write_text(line)
+        federation.resume(path, Options(1))
+        same_results(path, whole[0])
+
+
+def test_a_finished_run_needs_no_checkpoints(tiny, tmp_path):
+    """They are large: who wants the results alone may remove them."""
+    summary = federation.start(tiny("num_rounds=2"), tmp_path / "run", Options(1))
+    shutil.rmtree(tmp_path / "run" / "checkpoint")
+    assert federation.resume(tmp_path / "run", Options(1)) == summary
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (["fields", "clients", "items"], []),
+        (["fields", "clients", "items", 0], {"items": []}),
+        (["fields", "clients", "items", 0, "fields", "drift"], "far"),
+        (["fields", "clients", "items", 0, "fields", "mask"], None),
+        (["fields", "clients", "items", 0, "fields", "model"], {"bitmap": "0"}),
+        (["fields", "clients", "items", 1, "fields", "sent", "fields", "nbytes"], 2**70),
+        (["fields", "t_star"], True),
+        (["type"], "Client"),
+    ],
+)
+def test_a_state_that_does_not_fit_falls_back_to_the_one_before(
+    whole, tiny, tmp_path, same_results, path, value
+):
+    """Whole by its checksum, and yet not what the algorithm keeps: found before anything trains."""
+    stopped_after(tiny, tmp_path / "run", 4)
+    file = tmp_path / "run" / "checkpoint" / "round-00003" / "state.json"
+    body = json.loads(file.read_text())["body"]
+    node = body["state"]
+    for key in path[:-1]:
+        node = node[key]
+    node[path[-1]] = value
+    file.write_text(json.dumps({"sha256": checkpoint._digest(body), "body": body}))
+    ear = StopAt(None)
+    federation.resume(tmp_path / "run", Options(1, ear))
+    assert len(ear.notes) == 1 and "round-00003: " in ear.notes[0]
+    same_results(tmp_path / "run", whole[0])
+
+
+def test_resuming_truncates_no_file_outside_the_directory(tiny, tmp_path):
+    """Names in state.json are names of the table, whatever its checksum says."""
+    victim = tmp_path / "victim.txt"
+    victim.write_text("precious")
+    stopped_after(tiny, tmp_path / "run", 2)
+    for file in (tmp_path / "run" / "checkpoint").glob("*/state.json"):
+        body = json.loads(file.read_text())["body"]
+        body["marks"] = {str(victim): {"bytes": 0, "sha256": rundir.NOTHING.sha256}}
+        file.write_text(json.dumps({"sha256": checkpoint._digest(body), "body": body}))
+    with pytest.raises(CheckpointError, match="marks: expected those of"):
+        federation.resume(tmp_path / "run", Options(1))
+    stopped_after(tiny, tmp_path / "other", 2)
+    (tmp_path / "other" / METRICS).unlink()
+    (tmp_path / "other" / METRICS).symlink_to(victim)
+    with pytest.raises(RunDirError, match="expected a file, got a link"):
+        federation.resume(tmp_path / "other", Options(1))
+    assert victim.read_text() == "precious"
+
+
+def test_names_are_on_disk_before_the_first_round_ends(tiny, tmp_path, monkeypatch):
+    """The directory is brought to disk after metrics.jsonl, clients.jsonl and checkpoint/ are made in it."""
+    synced, real = [], os.fsync
+
+    def seen(handle):
+        where = os.readlink(f"/proc/self/fd/{handle}")
+        synced.append((where, sorted(os.listdir(where)) if os.path.isdir(where) else None))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", seen)
+    stopped_after(tiny, tmp_path / "run", 0)
+    at_rest = [names for where, names in synced if where == str(tmp_path / "run")]
+    assert any({"metrics.jsonl", "clients.jsonl", "checkpoint"} <= set(names) for names in at_rest)
 
 
 def test_a_changed_configuration_is_refused(tiny, tmp_path):

@@ -166,3 +166,31 @@ def test_tensorboard_gets_every_number(monkeypatch, tmp_path):
         ("layer_density/w", 0.25, 3),
         "closed",
     ]
+
+
+def test_markup_of_users_is_printed_as_it_is(tiny_file, tmp_path):
+    """And report.html is there whatever is printed."""
+    path = tmp_path / "x[/red] :smile:"
+    done = sparsefl("run", tiny_file, *QUICK, "--set", "description='[/bold] <b>'", "--out", path)
+    assert done.exit_code == 0, done.output
+    assert f"the run is in {path}\n" in done.output and (path / "report.html").exists()
+
+
+def test_a_name_that_leaves_the_directory_is_refused_before_anything_is_made(
+    tiny_file, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("../../x", "/tmp/x", "x[/red]"):
+        done = sparsefl("run", tiny_file, "--set", f"name={name}")
+        assert done.exit_code == 2 and "name: expected letters, digits" in done.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_overwrite_and_allow_mixed_are_options(tiny_file, tmp_path):
+    assert sparsefl("run", tiny_file, *QUICK, "--out", tmp_path / "run").exit_code == 0
+    done = sparsefl("run", tiny_file, *QUICK, "--out", tmp_path / "run")
+    assert done.exit_code == 1 and "--overwrite" in done.output
+    assert sparsefl("run", tiny_file, *QUICK, "--out", tmp_path / "run", "--overwrite").exit_code == 0
+    assert sparsefl("run", "--resume", tmp_path / "run", "--allow-mixed").exit_code == 0
+    for wrong in (["demo", "--allow-mixed"], ["--resume", tmp_path / "run", "--overwrite"]):
+        assert sparsefl("run", *wrong).exit_code == 2

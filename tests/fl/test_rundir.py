@@ -28,6 +28,28 @@ def test_two_at_once_are_refused(tmp_path):
     RunDir.open(tmp_path).close()
 
 
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+def test_no_deleted_file_lets_a_second_run_in(tmp_path, how):
+    with RunDir.create(tmp_path) as run:
+        run.write_text(CONFIG, "x")
+        (tmp_path / ".lock").unlink()
+        if how == "replaced":
+            (tmp_path / ".lock").write_text("")
+        with pytest.raises(RunDirError, match="in use by another run"):
+            RunDir.open(tmp_path)
+    RunDir.open(tmp_path).close()
+
+
+def test_a_lock_that_is_a_link_empties_nothing(tmp_path):
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / CONFIG).write_text("x")
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "victim")
+    with pytest.raises(RunDirError, match="expected a file, got a link"):
+        RunDir.open(tmp_path / "run")
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
 def test_no_run_there(tmp_path):
     with pytest.raises(RunDirError, match=r"expected the directory of a run, got .* no config.toml"):
         RunDir.open(tmp_path)

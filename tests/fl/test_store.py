@@ -82,6 +82,52 @@ def test_what_is_not_ours_is_refused(plain, message):
         store.put_together(plain, tensors, {"Thing": Thing}, LAYOUT)
 
 
+@dataclass(frozen=True)
+class One:
+    model: se.State
+    drift: float | None = None
+    pair: tuple[int, str] = (1, "a")
+
+
+@dataclass(frozen=True)
+class All:
+    ones: tuple[One, ...]
+    mask: se.Bitmap | None = None
+
+
+def test_a_state_is_as_its_hints_say():
+    good = One(a_state(), 1, (2, "b"))  # an int is a float
+    store.check(All((good, One(a_state()))), All, num_clients=2)
+    for bad, message in [
+        (All((good,)), "state.ones: expected 2 items, got 1"),
+        (All((good, None)), r"state.ones.1.: expected One, got None"),
+        (All((good, One(a_bitmap()))), r"state.ones.1..model: expected State"),
+        (All((good, One(a_state(), True))), r"drift: expected float or NoneType, got True"),
+        (All((good, One(a_state(), 1.0, (1,)))), r"pair: expected 2 items, got 1"),
+        (All((good, One(a_state(), 1.0, (1, 2)))), r"pair.1.: expected str, got 2"),
+        (All((good, good), a_state()), "mask: expected Bitmap or NoneType"),
+        (good, "state: expected All, got"),
+    ]:
+        with pytest.raises(StoreError, match=message):
+            store.check(bad, All, num_clients=2)
+
+
+def test_values_nested_too_deeply_are_refused():
+    plain = 1
+    for _ in range(900):
+        plain = {"items": [plain]}
+    with pytest.raises(StoreError, match="nested too deeply"):
+        store.put_together(plain, {}, {}, LAYOUT)
+
+
+def test_tensors_are_known_by_name_and_size_before_they_are_read():
+    plain, tensors = store.take_apart((a_state(), a_bitmap(3)))
+    wanted = store.wanted(plain, LAYOUT)
+    assert set(wanted) == set(tensors)
+    for name, tensor in tensors.items():
+        assert wanted[name].dtype == tensor.dtype and wanted[name].least <= len(tensor) <= wanted[name].most
+
+
 def test_a_pattern_that_does_not_fit_is_refused():
     plain, tensors = store.take_apart(a_state())
     with pytest.raises(StoreError, match="model 0: .*packed values"):
