@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from fl.commands import application
+from fl.exits import guarded
 from fl.simulate_command import simulate
 
 app = application("Sparse kernels and an engine for decentralized personalized federated learning.")
@@ -152,7 +153,8 @@ def tour() -> None:
     """Compressed weights step by step, in seconds: mask, prune, regrow, average. Checks its own results."""
     from sparse_engine.tour import run
 
-    raise typer.Exit(run(Console()))
+    console = Console()
+    raise typer.Exit(guarded(console, lambda: run(console)))
 
 
 @app.command()

@@ -20,6 +20,7 @@ COMMANDS = {
     "list": ["list"],
     "demo": ["demo"],
     "doctor": ["doctor"],
+    "tour": ["tour"],
     "simulate": ["simulate"],
     "bench": ["bench", "ops", "--quick"],
 }
