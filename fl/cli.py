@@ -109,11 +109,21 @@ def compare(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="accuracy against rounds and bytes: .png or .html")
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="remove an earlier one in --out DIR, and nothing else there")
+    ] = False,
+    allow_mixed: Annotated[
+        bool,
+        typer.Option(
+            "--allow-mixed", help="go on where numbers come out otherwise: another machine, version"
+        ),
+    ] = False,
 ) -> None:
     """Algorithms side by side, same data and seeds: `sparsefl compare demo --algorithms all --seeds 3`."""
     from fl.compare_command import Arguments, run
 
-    given = Arguments(source, algorithms, seeds, changes or (), out, resume, workers, target, plot)
+    place = (out, resume, workers, target, plot, overwrite, allow_mixed)
+    given = Arguments(source, algorithms, seeds, changes or (), *place)
     raise typer.Exit(run(Console(), given))
 
 

@@ -9,12 +9,13 @@ its algorithm, damaged, any error in it) leaves the others alone. A full disk or
 """
 
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 from fl import compare_check, federation, files
 from fl.compare_plan import Plan, Run, from_json
 from fl.compare_progress import Display
-from fl.errors import ConfigError, Expected, Interrupted, RunDirError
+from fl.errors import ConfigError, Expected, Interrupted, MixedError, RunDirError
 from fl.federation import Options
 from fl.files import write_atomic
 from fl.rundir import PLAN, SUMMARY, RunDir
@@ -22,19 +23,19 @@ from fl.rundir import PLAN, SUMMARY, RunDir
 FAILED = "failed.txt"
 
 
-def start(plan: Plan, path: Path, workers: int | None, display: Display) -> None:
+def start(plan: Plan, path: Path, options: Options, display: Display) -> None:
     """A new comparison in `path`."""
     federation.prepare(plan.base)  # data may be missing: then nothing is written
-    with RunDir.create(path) as directory:
+    with RunDir.create(path, options.overwrite) as directory:
         directory.write_json(PLAN, plan.to_json())
-        _finish(plan, path, workers, display)
+        _finish(plan, path, options, display)
 
 
-def resume(plan: Plan, path: Path, workers: int | None, display: Display) -> None:
+def resume(plan: Plan, path: Path, options: Options, display: Display) -> None:
     """What the comparison in `path` lacks; `plan` is its own, or an extended one."""
     with RunDir.open(path, PLAN) as directory:
         directory.write_json(PLAN, plan.to_json())
-        _finish(plan, path, workers, display)
+        _finish(plan, path, options, display)
 
 
 def read_plan(path: Path) -> Plan:
@@ -61,7 +62,8 @@ def why_failed(folder: Path) -> str | None:
         return f"{FAILED} says nothing: {wrong}"
 
 
-def _finish(plan: Plan, path: Path, workers: int | None, display: Display) -> None:
+def _finish(plan: Plan, path: Path, options: Options, display: Display) -> None:
+    options = replace(options, listener=display, overwrite=False)  # of the comparison, not of its runs
     left = [run for run in plan.runs if not (run.below(path) / SUMMARY).exists()]
     ended = {
         run: compare_check.examined(plan, run, run.below(path))[1] for run in plan.runs if run not in left
@@ -70,7 +72,7 @@ def _finish(plan: Plan, path: Path, workers: int | None, display: Display) -> No
     display.comparison_started(plan, path, left, damaged)
     try:
         for run in left:
-            _one(plan, run, run.below(path), Options(workers, display), display)
+            _one(plan, run, run.below(path), options, display)
     finally:
         display.comparison_stopped()
 
@@ -87,8 +89,8 @@ def _one(plan: Plan, run: Run, folder: Path, options: Options, display: Display)
             federation.start(cfg, folder, options) if begun is None else federation.resume(folder, options)
         )
         display.run_finished(run, summary)
-    except (Interrupted, OSError):
-        raise
+    except (Interrupted, MixedError, OSError):
+        raise  # the user's choice, or one that the user has to make for all runs
     except Exception as wrong:
         if isinstance(wrong, RunDirError) and isinstance(wrong.__cause__, OSError):
             raise  # the disk, or another process: the other runs would meet it too

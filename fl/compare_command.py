@@ -12,6 +12,7 @@ from fl import compare, compare_plan, compare_progress, compare_report, compare_
 from fl.compare_plan import Plan
 from fl.errors import ConfigError
 from fl.exits import guarded
+from fl.federation import Options
 from fl.rundir import REPORT
 
 
@@ -28,12 +29,18 @@ class Arguments:
     workers: int | None = None
     target: float | None = None
     plot: Path | None = None
+    overwrite: bool = False
+    allow_mixed: bool = False
 
     def check(self) -> None:
         if (self.source is None) == (self.resume is None):
             raise ConfigError("expected either a configuration (a preset or a file) or --resume DIR")
         if self.resume is not None and self.out is not None:
             raise ConfigError("expected --resume without --out: the comparison goes on where it was started")
+        if self.resume is not None and self.overwrite:
+            raise ConfigError("expected --overwrite of a new comparison, got it with --resume")
+        if self.resume is None and self.allow_mixed:
+            raise ConfigError("expected --allow-mixed with --resume: a new comparison is of one kind")
         if self.source is not None and self.algorithms is None:
             raise ConfigError("expected --algorithms, as a,b,c or all, got none")
         if self.workers is not None and self.workers < 1:
@@ -52,15 +59,16 @@ def run(console: Console, given: Arguments) -> int:
         nonlocal path
         given.check()
         display = compare_progress.for_console(console)
+        options = Options(given.workers, display, given.overwrite, given.allow_mixed)
         if given.resume is None:
             plan = _planned(given)
             for note in plan.notes:
                 display.note(note)
             path = given.out or Path("runs") / f"compare-{plan.base.name}-{datetime.now():%Y%m%d-%H%M%S}"
-            compare.start(plan, path, given.workers, display)
+            compare.start(plan, path, options, display)
         else:
             path = given.resume
-            compare.resume(_extended(compare.read_plan(path), given), path, given.workers, display)
+            compare.resume(_extended(compare.read_plan(path), given), path, options, display)
         return _show(console, path, given.plot)
 
     def again() -> str | None:

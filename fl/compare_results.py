@@ -15,7 +15,7 @@ comparison.json, of the directory described in fl/compare.py
     runs            one object a run:
         name, algorithm, seed, folder
         state       finished, unfinished, failed, or damaged (fl/compare_check.py)
-        message     why it failed, what is damaged, how far it is, or empty
+        message     why it failed, what is damaged, how far it is, from where on it is mixed, or empty
         figures     null unless finished, else
             accuracy_best, round_best, accuracy_last5, accuracy_last        as in summary.json (fl/rundir.py)
             accuracy_global_best, accuracy_global_last5, accuracy_global_last
@@ -43,6 +43,7 @@ from typing import Any, NamedTuple
 from fl import compare, compare_check, metrics
 from fl.compare_differences import differences
 from fl.compare_plan import Plan, Run
+from fl.progress import mixed_lines
 from fl.recorded import Record, Recorded
 
 SHARE = 0.95  # of the worst final accuracy among those that learn
@@ -93,7 +94,9 @@ class Result:
     @property
     def message(self) -> str:
         if self.finished:
-            return ""
+            assert self.recorded is not None
+            lines = mixed_lines(self.recorded.summary or {})
+            return f"mixed, as no single machine repeats it: {'; '.join(lines)}" if lines else ""
         if self.damage is not None:
             again = (
                 f"put its files back, or remove {self.run.folder} and resume the comparison to run it again"

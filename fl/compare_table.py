@@ -108,12 +108,12 @@ def target(told: Record) -> str:
 
 
 def notes(told: Record, *states: str) -> Cells:
-    """What is not finished, by name; or what is in one of `states`."""
+    """What is not finished, or finished and to be told of, by name; or what is in one of `states`."""
     wanted = states or {run["state"] for run in told["runs"]} - {"finished"}
     return [
         f"{run['name']}, seed {run['seed']}: {run['state']}: {run['message']}"
         for run in told["runs"]
-        if run["state"] in wanted
+        if run["state"] in wanted or (run["message"] and not states)
     ]
 
 

@@ -4,6 +4,7 @@
 
 import os
 import shutil
+import stat
 from pathlib import Path
 
 from fl import names
@@ -41,11 +42,13 @@ def remove(path: Path) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """A folder with all that is in it; of a link, the link."""
-    if path.is_symlink() or path.is_file():
-        path.unlink()
-    elif path.exists():
+    """A folder with all that is in it; of a link, the link. Others go unopened: a pipe would wait."""
+    if not os.path.lexists(path):
+        return
+    if stat.S_ISDIR(path.lstat().st_mode):
         shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def _remove_checkpoints(folder: Path) -> None:

@@ -199,6 +199,24 @@ def test_links_and_pipes_in_a_checkpoint_are_left_aside(tmp_path):
     assert round_ == 3 and "expected a file, got a pipe" in problem
 
 
+@pytest.mark.timeout(20)
+def test_pipes_and_links_in_place_of_folders_are_removed_unopened(tmp_path):
+    """Half-written checkpoints, half-removed ones and old ones: whatever has such a name goes."""
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim" / "x").write_text("precious")
+    folder = tmp_path / "checkpoint"
+    save(folder, 4)
+    for name in ("round-00001", ".round-00005"):
+        os.mkfifo(folder / name)
+    (folder / "round-00002").symlink_to(tmp_path / "victim")
+    (folder / ".removed-round-00003").symlink_to(tmp_path / "victim")
+    checkpoint.clean(folder)
+    save(folder, 5)
+    checkpoint.prune(folder, 5)
+    assert sorted(os.listdir(folder)) == ["round-00004", "round-00005"]
+    assert (tmp_path / "victim" / "x").read_text() == "precious"
+
+
 def test_other_programs_read_the_tensors(tmp_path):
     from safetensors.torch import load_file
 

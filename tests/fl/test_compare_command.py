@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from fl import algorithms, compare_command, compare_progress
+from fl import algorithms, compare_command, compare_progress, history
 from fl.algorithms import da_dpfl
 from fl.cli import app
 from fl.compare_plan import Run
@@ -259,3 +259,30 @@ def test_what_is_left_is_estimated():
     assert estimate.seconds == 2 * 2 + 1 * 6 + 3 * 2
     estimate.left[c] = 0
     assert estimate.seconds == 2 * 2 + 1 * 6
+
+
+def test_overwrite_removes_the_comparison_that_is_there(tiny_file, tmp_path):
+    path, new = tmp_path / "all", ("compare", tiny_file, *QUICK, "--workers", 1)
+    assert sparsefl(*new, "--algorithms", "da_dpfl", "--out", path).exit_code == 0
+    done = sparsefl(*new, "--algorithms", "dispfl", "--out", path)
+    assert done.exit_code == 1 and "--overwrite" in done.output
+    assert sparsefl(*new, "--algorithms", "dispfl", "--out", path, "--overwrite").exit_code == 0
+    assert sorted(x.name for x in path.glob("*-seed-*")) == ["dispfl-seed-0"]
+
+
+def test_other_versions_ask_for_allow_mixed(tiny_file, tmp_path, monkeypatch):
+    """Once for all runs: none is marked as failed; those that went on are named wherever the table is."""
+    path, real = tmp_path / "all", history.se.numerics
+    with monkeypatch.context() as patched:
+        interrupt_after(patched, 1)
+        done = sparsefl("compare", tiny_file, "--algorithms", "da_dpfl", *QUICK, "--out", path)
+        assert done.exit_code == 130
+    monkeypatch.setattr(history.se, "numerics", lambda: real() | {"torch": "0.0.1"})
+    done = sparsefl("compare", "--resume", path)
+    assert done.exit_code == 1 and "--allow-mixed goes on all the same" in done.output
+    assert not (path / "da_dpfl-seed-0" / "failed.txt").exists()
+    done = sparsefl("compare", "--resume", path, "--allow-mixed")
+    mark = "da_dpfl, seed 0: finished: mixed, as no single machine repeats it: from round 1: torch 0.0.1"
+    assert done.exit_code == 0 and mark in done.output
+    assert mark in (path / "comparison.md").read_text()
+    assert "mixed, as no single machine" in (path / "report.html").read_text()
