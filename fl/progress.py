@@ -22,9 +22,11 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from fl import files
 from fl.config import Config
 from fl.errors import Missing
 from fl.exits import say
+from fl.names import TENSORBOARD
 
 Record = dict[str, Any]
 Row = tuple[str, str, str, str]
@@ -163,8 +165,9 @@ class TensorBoard(Listener):
         return SummaryWriter
 
     def run_started(self, config: Config, path: Path, first: int) -> None:
+        files.is_folder(path / TENSORBOARD)  # or nothing: a link would lead elsewhere
         # purge_step hides what a run that is resumed here wrote after its checkpoint
-        self._writer = self._make(path / "tensorboard", purge_step=first)
+        self._writer = self._make(path / TENSORBOARD, purge_step=first)
 
     def round_finished(self, record: Record) -> None:
         for key, value in record.items():

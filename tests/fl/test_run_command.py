@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from fl import config, exits, federation, progress
 from fl.cli import app
+from fl.errors import RunDirError
 from fl.rundir import METRICS, read_jsonl
 
 ROOT = Path(__file__).parents[2]
@@ -136,6 +137,13 @@ def test_tensorboard_is_asked_for_by_name(tiny_file, tmp_path, monkeypatch):
     done = sparsefl("run", tiny_file, "--out", tmp_path / "run", "--log", "tensorboard")
     assert done.exit_code == 1 and "pip install 'sparsefl[tensorboard]'" in done.output.replace("\n", " ")
     assert not (tmp_path / "run").exists()
+
+
+def test_tensorboard_writes_through_no_link(monkeypatch, tmp_path):
+    monkeypatch.setattr(progress.TensorBoard, "_find", staticmethod(lambda: pytest.fail))
+    (tmp_path / "tensorboard").symlink_to(tmp_path)
+    with pytest.raises(RunDirError, match="expected a folder, got a link"):
+        progress.TensorBoard().run_started(config.load("demo"), tmp_path, 0)
 
 
 def test_tensorboard_gets_every_number(monkeypatch, tmp_path):
