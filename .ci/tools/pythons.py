@@ -46,7 +46,7 @@ def check(python: str, version: str) -> bool:
         [python, "-m", "venv", str(venv)],
         [*install, *TOOLS],
         [*install, "--no-build-isolation", ".[test,tensorboard]"],
-        [str(venv / "bin" / "python"), "tools/smoke.py"],
+        [str(venv / "bin" / "python"), ".ci/tools/smoke.py"],
     ):
         if subprocess.run(command, cwd=ROOT, env=os.environ | {"PATH": path}).returncode:
             return False

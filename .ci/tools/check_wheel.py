@@ -1,6 +1,6 @@
 """Is this wheel fit to be published? A manylinux tag, licences and data inside, no libraries of others.
 
-python tools/check_wheel.py dist/sparsefl-*.whl
+python .ci/tools/check_wheel.py dist/sparsefl-*.whl
 """
 
 import re
@@ -15,7 +15,7 @@ NEEDED = [
     r".*\.dist-info/licenses/LICENSE",
     r".*\.dist-info/licenses/NOTICE",
 ]
-REFUSED = [r".*\.libs/.*", r".*libgomp.*", r".*\.(cpp|h)", r"(tests|tools)/.*"]
+REFUSED = [r".*\.libs/.*", r".*libgomp.*", r".*\.(cpp|h)", r"(tests|\.ci)/.*"]
 
 
 def complaints(name: str, files: list[str]) -> list[str]:

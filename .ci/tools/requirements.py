@@ -1,8 +1,8 @@
 """What pyproject.toml asks for, as lines for pip, so that no list of packages is typed twice.
 
-python tools/requirements.py            the project's dependencies and those of all extras
-python tools/requirements.py --lowest   the same, each at the lowest version that it allows
-python tools/requirements.py --build    what building needs; --build --lowest: at its lowest
+python .ci/tools/requirements.py            the project's dependencies and those of all extras
+python .ci/tools/requirements.py --lowest   the same, each at the lowest version that it allows
+python .ci/tools/requirements.py --build    what building needs; --build --lowest: at its lowest
 """
 
 import re
@@ -10,7 +10,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 _BOUNDED = re.compile(r"(?P<name>[A-Za-z0-9._-]+)>=(?P<low>[0-9][^,;\s]*)(,<[^,;\s]+)?\s*(?P<marker>;.*)?")
 
 
