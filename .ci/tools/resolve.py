@@ -1,6 +1,6 @@
 """Do the pins of constraints.txt fit together on plain PyPI? Asked of pip in a dry run: nothing is installed.
 
-python .ci/tools/resolve.py            exit 1 where they conflict or leave a package out; a skip without an index
+python .ci/tools/resolve.py    exit 1 where they conflict or leave a package out; a skip without an index
 python .ci/tools/resolve.py --write    pins anew what the packages above MARK bring
 
 pip's configuration is left out: local folders and indices of one machine hide what others meet. Kept are the

@@ -1,7 +1,7 @@
 """The smoke tests: does the installation of this interpreter work, at a glance?
 
-PYTHON .ci/tools/smoke.py runs some commands as a user would and the test files of TESTS on the sparsefl that is
-installed beside PYTHON: it works in a copy of tests/ without the sources, where no other can be found.
+PYTHON .ci/tools/smoke.py runs some commands as a user would and the test files of TESTS on the sparsefl that
+is installed beside PYTHON: it works in a copy of tests/ without the sources, where no other can be found.
 """
 
 import os
