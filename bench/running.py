@@ -15,7 +15,7 @@ from rich.text import Text
 from bench import report
 from bench.meta import meta
 from fl.errors import Expected
-from fl.simulate import quantity
+from fl.units import quantity
 
 Row = dict[str, Any]
 

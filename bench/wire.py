@@ -23,7 +23,7 @@ from torch.nn import functional as F
 import sparse_engine as se
 from bench.models import MODELS
 from bench.timing import take_turns
-from fl.simulate import quantity
+from fl.units import quantity
 from kernels import mask_code, use_threads
 from kernels.pack import unpack
 from sparse_engine.value_codecs import CODECS

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from fl import compare_check, federation, files
+from fl.compare_events import Display
 from fl.compare_plan import Plan, Run, from_json
-from fl.compare_progress import Display
 from fl.errors import ConfigError, Expected, Interrupted, MixedError, RunDirError
 from fl.federation import Options
 from fl.files import write_atomic

@@ -13,7 +13,7 @@ from fl.compare_results import Comparison, figures, spread
 from fl.devices import dollars
 from fl.page import Curve, Panel
 from fl.recorded import Record
-from fl.simulate import quantity
+from fl.units import quantity
 
 Totals = dict[str, tuple[float, float]]  # name: modelled time and energy
 _NOTHING = "No data: no run is finished yet."

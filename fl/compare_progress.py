@@ -8,9 +8,12 @@ from time import perf_counter
 from rich.console import Console
 from rich.progress import TimeElapsedColumn
 
+from fl.compare_events import Display
 from fl.compare_plan import Plan, Run
 from fl.config import Config
-from fl.progress import Listener, Record, bars, duration, figures, percent
+from fl.events import Record
+from fl.progress import bars, figures
+from fl.units import duration, percent
 
 
 class Estimate:
@@ -32,8 +35,8 @@ class Estimate:
         return sum(rounds * fmean(self.took.get(run.name, every)) for run, rounds in self.left.items())
 
 
-class Display(Listener):
-    """Hears of the runs of a comparison one after the other; prints what has ended."""
+class Shown(Display):
+    """Prints what has ended."""
 
     run: Run  # the one that is on
 
@@ -70,9 +73,6 @@ class Display(Listener):
         self.estimate.left[run] = 0
         self.note(f"{self._place(run)} failed: {why}")
 
-    def comparison_stopped(self) -> None:
-        """Finished, failed or interrupted."""
-
     def note(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
@@ -83,7 +83,7 @@ class Display(Listener):
         return f"left {duration(self.estimate.seconds)}"
 
 
-class CompareLines(Display):
+class CompareLines(Shown):
     """One line a round, for logs and pipes."""
 
     def round_finished(self, record: Record) -> None:
@@ -92,7 +92,7 @@ class CompareLines(Display):
         self.note(f"{self._place(self.run)}  {t}  {figures(record)}  {self._left()}")
 
 
-class CompareBars(Display):
+class CompareBars(Shown):
     """A bar for the rounds of all runs, one for those of a run, and one for the clients of a round."""
 
     def comparison_started(

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from fl import compare_figures, compare_results, compare_table, page, picture, report
 from fl.compare_results import Comparison, Result
-from fl.progress import duration, size
 from fl.recorded import Record
 from fl.rundir import REPORT, RunDirError, write_atomic
+from fl.units import duration, size
 
 JSON = "comparison.json"
 MARKDOWN = "comparison.md"

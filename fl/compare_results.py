@@ -43,8 +43,8 @@ from typing import Any, NamedTuple
 from fl import compare, compare_check, metrics
 from fl.compare_differences import differences
 from fl.compare_plan import Plan, Run
-from fl.progress import mixed_lines
 from fl.recorded import Record, Recorded
+from fl.report_summary import mixed_lines
 
 SHARE = 0.95  # of the worst final accuracy among those that learn
 LEARNS = 0.5  # of the best final accuracy

@@ -12,9 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fl.errors import ConfigError
-from fl.progress import duration, size
 from fl.recorded import Record
-from fl.simulate import quantity
+from fl.units import duration, quantity, size
 
 Cells = list[str]
 NONE = "-"

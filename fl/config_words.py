@@ -5,6 +5,8 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+LONGEST = 100  # characters of a run's name
+
 _BOUNDS = {
     "greater_than": "above {gt}",
     "greater_than_equal": "from {ge} on",
@@ -84,3 +86,14 @@ def _section(key: str) -> str:
 
 def _last(key: str) -> str:
     return key.rpartition(".")[2]
+
+
+def run_name(text: str) -> str:
+    """`text` itself, when a run may be called so: its directory is named after it. Else a ValueError."""
+    plain = all(letter.isalnum() or letter in "._+- " for letter in text)
+    if not plain or not text.strip() or text.startswith(".") or len(text) > LONGEST:
+        raise ValueError(
+            f"expected letters, digits, blanks and any of ._+-, at most {LONGEST}, not starting with a dot, "
+            f"got {text[: LONGEST + 1]!r}"
+        )
+    return text

@@ -15,7 +15,7 @@ import torch
 import sparse_engine as se
 from fl.client import Report, Setting, Worker
 from fl.errors import Stopped
-from fl.progress import Listener
+from fl.events import Listener
 
 Task = TypeVar("Task")
 Done = TypeVar("Done")

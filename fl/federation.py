@@ -12,9 +12,9 @@ from fl.config import Config
 from fl.cost import Cost
 from fl.data import Dataset, Partition, load, partition
 from fl.errors import Interrupted, RunDirError
+from fl.events import Listener
 from fl.loop import BEGIN, After, Options, Run, Summary, check_lines
 from fl.names import BASELINE, CHECKPOINT, CONFIG, EXACT, METRICS, PARTITION, SUMMARY
-from fl.progress import Listener
 from fl.rundir import RunDir
 
 __all__ = ["TWINS", "Interrupted", "Options", "Summary", "baseline", "prepare", "resume", "start"]

@@ -18,12 +18,12 @@ from fl.client import Setting, learning_rate
 from fl.config import Config
 from fl.devices import DeviceModel
 from fl.errors import CheckpointError, Interrupted, RunDirError
+from fl.events import Listener
 from fl.executor import Local
 from fl.growing import NOTHING, Mark
 from fl.history import History
 from fl.messages import Sent
 from fl.names import CHECKPOINT, CLIENTS, GROWING, HISTORY, METRICS, SUMMARY
-from fl.progress import Listener
 from fl.rundir import RunDir
 from fl.topology import Topology
 from sparse_engine.hardware import cores

@@ -1,4 +1,4 @@
-"""Every name that a run directory (fl/rundir.py) may hold, in one table, and what runs may be called.
+"""Every name that a run directory (fl/rundir.py) may hold, in one table.
 
 Names that are read from a file are compared with these before anything is opened. Imports nothing of ours.
 """
@@ -36,7 +36,6 @@ _ROUND = re.compile(r"round-([0-9]{5,9})")
 _ABANDONED = re.compile(r"\.(removed-)?round-[0-9]{5,9}")
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*-seed-[0-9]+")
 _EVENTS = re.compile(r"events\.out\.tfevents\.[A-Za-z0-9_.-]+")
-_LONGEST = 100  # characters of a run's name
 
 
 def shard(number: int) -> str:
@@ -83,14 +82,3 @@ def is_run_folder(name: str) -> bool:
 def is_events_file(name: str) -> bool:
     """Whether TensorBoard may have written it."""
     return _EVENTS.fullmatch(name) is not None
-
-
-def run_name(text: str) -> str:
-    """`text` itself, when a run may be called so: its directory is named after it. Else a ValueError."""
-    plain = all(letter.isalnum() or letter in "._+- " for letter in text)
-    if not plain or not text.strip() or text.startswith(".") or len(text) > _LONGEST:
-        raise ValueError(
-            f"expected letters, digits, blanks and any of ._+-, at most {_LONGEST}, not starting with a dot, "
-            f"got {text[: _LONGEST + 1]!r}"
-        )
-    return text

@@ -1,10 +1,5 @@
-"""What a run says while it runs: bars on a terminal, lines elsewhere, TensorBoard; a table at the end.
+"""What a run says while it runs: bars on a terminal, lines elsewhere, TensorBoard; a table at the end."""
 
-A Listener hears of rounds from the loop's thread, and of waves and clients from others.
-"""
-
-from collections.abc import Callable, Iterable
-from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -25,68 +20,11 @@ from rich.text import Text
 from fl import files
 from fl.config import Config
 from fl.errors import Missing
+from fl.events import Listener, Record
 from fl.exits import say
 from fl.names import TENSORBOARD
-
-Record = dict[str, Any]
-Row = tuple[str, str, str, str]
-SUMMARY_COLUMNS = ("", "this run", "dense", "dense / this")
-
-
-class Listener:
-    """Hears everything, does nothing."""
-
-    def run_started(self, config: Config, path: Path, first: int) -> None:
-        """Round `first` comes next."""
-
-    def round_started(self, t: int) -> None: ...
-
-    def wave_started(self, clients: int) -> None: ...
-
-    def client_finished(self, k: int) -> None: ...
-
-    def round_finished(self, record: Record) -> None: ...
-
-    def note(self, text: str) -> None:
-        """Something that the user should know."""
-
-    def run_stopped(self) -> None:
-        """Finished, failed or interrupted."""
-
-
-class Several(Listener):
-    """Hands everything on to each."""
-
-    def __init__(self, listeners: Iterable[Listener]) -> None:
-        self.listeners = [*listeners]
-
-    def run_started(self, config: Config, path: Path, first: int) -> None:
-        for one in self.listeners:
-            one.run_started(config, path, first)
-
-    def round_started(self, t: int) -> None:
-        for one in self.listeners:
-            one.round_started(t)
-
-    def wave_started(self, clients: int) -> None:
-        for one in self.listeners:
-            one.wave_started(clients)
-
-    def client_finished(self, k: int) -> None:
-        for one in self.listeners:
-            one.client_finished(k)
-
-    def round_finished(self, record: Record) -> None:
-        for one in self.listeners:
-            one.round_finished(record)
-
-    def note(self, text: str) -> None:
-        for one in self.listeners:
-            one.note(text)
-
-    def run_stopped(self) -> None:
-        for one in self.listeners:
-            one.run_stopped()
+from fl.report_summary import SUMMARY_COLUMNS, describe, summary_rows
+from fl.units import duration, percent, size
 
 
 class Lines(Listener):
@@ -212,92 +150,6 @@ def summary_table(summary: Record) -> Table:
     return table
 
 
-def summary_rows(summary: Record) -> list[Row]:
-    """What a run gave and what it cost. Measured and modelled figures have rows of their own."""
-    ours, dense = summary, summary.get("baseline") or {}
-    prunings = ", ".join(map(str, ours["prune_rounds"])) or "none"
-    return [
-        *_accuracies(ours, dense),
-        *_accuracy_cost(ours),
-        ("density, last round", f"{ours['density_last']:.3f}", "1", ""),
-        ("prunings in rounds", prunings, "", ""),
-        _compared("bytes sent", size, ours["bytes_total"], ours["bytes_total_dense"]),
-        _compared("  as the paper counts", size, ours["bytes_total_paper"], ours["bytes_total_dense"]),
-        _compared("training FLOP", _flop, ours["flop_total"], ours["flop_total_dense"]),
-        _compared("local training, measured, all clients", duration, ours["train_s"], dense.get("train_s")),
-        _compared("wall time, measured", duration, ours["wall_s"], dense.get("wall_s")),
-        ("time, modelled", duration(ours["sim_time_s"]), "", ""),
-        ("energy, modelled", f"{ours['sim_energy_j']:,.4g} J", "", ""),
-        *(("MIXED", line, "", "") for line in mixed_lines(ours)),
-    ]
-
-
-def mixed_lines(summary: Record) -> list[str]:
-    """From which round on numbers were computed otherwise, and how; empty: all alike."""
-    parts = summary.get("mixed") or []
-    return [
-        f"from round {new['from_round']}: " + ", ".join(f"{key} {new['numerics'][key]}" for key in changed)
-        for old, new in pairwise(parts)
-        if (changed := [key for key in new["numerics"] if new["numerics"][key] != old["numerics"].get(key)])
-    ]
-
-
-def _accuracies(ours: Record, dense: Record) -> list[Row]:
-    """Over all clients, each with the model that it would use; and of the server's model."""
-    best = f"{percent(ours['accuracy_best'])} (round {ours['round_best']})"
-    last, mean = percent(ours["accuracy_last"]), percent(ours["accuracy_last5"])
-    rows = [
-        ("test accuracy, best round", best, _accuracy(dense, "accuracy_best"), ""),
-        ("test accuracy, mean of last 5", mean, _accuracy(dense, "accuracy_last5"), ""),
-        ("test accuracy, last round", last, _accuracy(dense, "accuracy_last"), ""),
-    ]
-    if ours["accuracy_global_best"] is not None:
-        shared = [percent(ours[f"accuracy_global_{when}"]) for when in ("best", "last5")]
-        rows += [
-            ("  server's model, best round", shared[0], "", ""),
-            ("  server's model, mean of last 5", shared[1], "", ""),
-        ]
-    return rows
-
-
-def _accuracy(dense: Record, key: str) -> str:
-    """Of the same run on dense kernels, where there is one."""
-    return percent(dense[key]) if key in dense else ""
-
-
-def _accuracy_cost(ours: Record) -> list[Row]:
-    """Of messages that are not exact: best round of the same run with exact ones, less that of this run."""
-    values = ours.get("values", "fp32")
-    if values == "fp32":
-        return []
-    name, exact = f"  what {values} messages cost", ours.get("exact")
-    if exact is None:
-        return [(name, "not measured (--baseline fp32)", "", "")]
-    points = 100 * (exact["accuracy_best"] - ours["accuracy_best"])
-    return [
-        (name, f"{points:+.2f} points", "", ""),
-        ("  accuracy with fp32", percent(exact["accuracy_best"]), "", ""),
-    ]
-
-
-def times(ours: float, dense: float) -> str:
-    """How many times less: 1.95x. Empty where there was none."""
-    return f"{dense / ours:.2f}x" if ours else ""
-
-
-def _compared(name: str, shown: Callable[[float], str], ours: float, dense: float | None) -> Row:
-    if dense is None:
-        return name, shown(ours), "not measured", ""
-    return name, shown(ours), shown(dense), times(ours, dense)
-
-
-def describe(config: Config) -> str:
-    """What runs, in a line."""
-    what = f"{config.algorithm} on {config.data.name}, {config.model.name}"
-    kernels = f"{config.training.kernels} kernels"
-    return f"{what} ({kernels}), {config.num_clients} clients, {config.num_rounds} rounds"
-
-
 def _title(config: Config, path: Path) -> str:
     return f"{config.name}: {describe(config)}, in {path}"
 
@@ -317,27 +169,3 @@ def figures(record: Record) -> str:
     if record.get("accuracy_global") is not None:
         parts.insert(1, f"server's model {percent(record['accuracy_global'])}")
     return "  ".join(parts)
-
-
-def percent(share: float | None) -> str:
-    return "none" if share is None else f"{100 * share:.2f} %"
-
-
-def size(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
-
-
-def _flop(count: float) -> str:
-    return f"{count:.3g}"
-
-
-def duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from fl import page, recorded, report_figures
 from fl.config import Config
-from fl.progress import SUMMARY_COLUMNS, describe, duration, mixed_lines, percent, summary_rows, times
 from fl.recorded import Record, Recorded
+from fl.report_summary import SUMMARY_COLUMNS, describe, mixed_lines, summary_rows, times
 from fl.rundir import REPORT, RunDirError, write_atomic
-from fl.simulate import quantity
+from fl.units import duration, percent, quantity
 
 
 def write(path: Path | str) -> Path:

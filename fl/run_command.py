@@ -8,11 +8,11 @@ from shlex import quote
 
 from rich.console import Console
 
-from fl import config, federation, progress, report
+from fl import config, events, federation, progress, report
 from fl.errors import ConfigError
+from fl.events import Listener
 from fl.exits import guarded, say
 from fl.federation import Options, Summary
-from fl.progress import Listener
 
 EXECUTORS = ("local",)
 LOGS = ("tensorboard",)
@@ -103,7 +103,7 @@ def _options(console: Console, given: Arguments) -> Options:
     listeners: list[Listener] = [progress.for_console(console)]
     if given.log == "tensorboard":
         listeners.append(progress.TensorBoard())
-    return Options(given.workers, progress.Several(listeners), given.overwrite, given.allow_mixed)
+    return Options(given.workers, events.Several(listeners), given.overwrite, given.allow_mixed)
 
 
 def _show(console: Console, summary: Summary, path: Path) -> None:

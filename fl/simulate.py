@@ -27,6 +27,7 @@ from fl.errors import ConfigError
 from fl.rng import stream
 from fl.schedule import REUSE_RULES, WAIT_RULES, reuse_index
 from fl.topology import Topology
+from fl.units import quantity
 
 MODELLED = "time, energy and waiting are modelled from constants of the device model, not measured"
 _LINKS = 4_000_000  # to plan a setting, unless the user says how many rounds: a few seconds
@@ -287,15 +288,6 @@ def _known(error: float) -> float | None:
 def with_error(value: Mean, digits: int) -> str:
     shown = f"{value.mean:.{digits}f}"
     return shown if np.isnan(value.error) else f"{shown} ± {value.error:.{digits}f}"
-
-
-def quantity(value: float, unit: str) -> str:
-    """Three digits and a prefix: 23.4 MJ."""
-    prefixes = {1e15: "P", 1e12: "T", 1e9: "G", 1e6: "M", 1e3: "k", 1.0: "", 1e-3: "m", 1e-6: "µ"}
-    for scale, prefix in prefixes.items():
-        if value >= scale * 0.9995:
-            return f"{value / scale:.3g} {prefix}{unit}"
-    return f"{value:.3g} {unit}"
 
 
 def known(what: str, word: str, words: Iterable[str]) -> None:

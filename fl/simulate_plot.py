@@ -7,7 +7,8 @@ from math import isnan
 import plotly.graph_objects as go
 
 from fl.page import COLOURS, Panel, document, dressed, grid, table
-from fl.simulate import MODELLED, Mean, Row, Settings, describe, quantity, with_error
+from fl.simulate import MODELLED, Mean, Row, Settings, describe, with_error
+from fl.units import quantity
 
 _HEAD = (
     "neighbours (M)", "waits for (N)", "rounds", "start at once", "depth", "mean waiting*", "time per round*",

@@ -24,7 +24,7 @@ from rich.console import Console
 
 from fl import checkpoint, compare_command, config, federation, loop, page, run_command
 from fl.errors import Interrupted
-from fl.progress import Listener
+from fl.events import Listener
 from fl.rundir import RunDir
 
 TINY = """

@@ -12,9 +12,9 @@ from fl import (
     compare_table,
     federation,
     metrics,
-    progress,
     recorded,
     report_figures,
+    report_summary,
 )
 from fl.algorithms import ditto, fedavg, feddst
 from fl.algorithms.base import Env
@@ -120,7 +120,7 @@ def test_a_lucky_draw_is_not_the_best(tmp_path):
         assert (figures["accuracy_best"], figures["round_best"]) == (0.6, 2)
         assert figures["accuracy_last5"] == pytest.approx(2.65 / 5)
         assert figures["accuracy_global_best"] == 0.45
-    rows = dict(row[:2] for row in progress.summary_rows(summary))
+    rows = dict(row[:2] for row in report_summary.summary_rows(summary))
     assert rows["test accuracy, best round"] == "60.00 % (round 2)"
     assert rows["test accuracy, mean of last 5"] == "53.00 %"
     assert rows["  server's model, best round"] == "45.00 %"

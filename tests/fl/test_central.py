@@ -12,8 +12,8 @@ from fl import config, federation
 from fl.algorithms import ditto, fedavg, feddst
 from fl.cli import app
 from fl.config import Messages
+from fl.events import Listener
 from fl.federation import Interrupted, Options
-from fl.progress import Listener
 from fl.rundir import CLIENTS, METRICS, read_jsonl
 
 CHANGES = {

@@ -13,8 +13,8 @@ from fl.algorithms.base import Env
 from fl.algorithms.ditto import Config
 from fl.client import Worker
 from fl.devices import DeviceModel
+from fl.events import Listener
 from fl.executor import Local
-from fl.progress import Listener
 
 INITIAL = model([1, 2, 3, 4, 10])
 GOALS = [[3, 2, 3, 4, 10], [1, 6, 3, 4, 10], [1, 2, 11, 4, 2]]

@@ -9,8 +9,8 @@ import torch
 
 from fl import federation
 from fl.client import Stopped
+from fl.events import Listener
 from fl.executor import Local
-from fl.progress import Listener
 from kernels import native
 
 

@@ -14,9 +14,9 @@ import sparse_engine as se
 from fl import checkpoint, config, federation, rundir, store
 from fl.checkpoint import CheckpointError
 from fl.config import ConfigError
+from fl.events import Listener
 from fl.federation import Interrupted, Options
 from fl.messages import Sent
-from fl.progress import Listener
 from fl.rundir import CLIENTS, METRICS, RunDirError, read_jsonl
 
 KEYS = (

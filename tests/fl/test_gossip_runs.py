@@ -5,8 +5,8 @@ import pytest
 from by_hand import env, numbers, rounds
 
 from fl import algorithms, federation
+from fl.events import Listener
 from fl.federation import Interrupted, Options
-from fl.progress import Listener
 from fl.rundir import METRICS, read_jsonl
 
 NAMES = ["gossipfl", "dfedavgm", "dispfl", "dfedsam"]

@@ -6,9 +6,9 @@ import pytest
 
 from fl import federation
 from fl.errors import RunDirError
+from fl.events import Listener
 from fl.federation import Interrupted, Options
 from fl.growing import NOTHING, Growing, Mark
-from fl.progress import Listener
 
 
 def test_marks_are_of_what_was_written(tmp_path):

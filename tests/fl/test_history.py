@@ -6,11 +6,11 @@ import re
 import pytest
 
 import sparse_engine as se
-from fl import federation, history, progress, recorded, report
+from fl import federation, history, recorded, report, report_summary
 from fl.errors import MixedError, RunDirError
+from fl.events import Listener
 from fl.federation import Interrupted, Options
 from fl.history import Part
-from fl.progress import Listener
 from kernels import native
 
 QUICK = ("num_rounds=4",)
@@ -83,7 +83,7 @@ def test_a_mixed_run_is_marked_for_ever(tiny, tmp_path, monkeypatch):
     assert ear.notes == []
     assert [part["from_round"] for part in summary["mixed"]] == [0, 2]
     assert summary["mixed"][1]["numerics"]["torch"] == "0.0.1"
-    assert ("MIXED", "from round 2: torch 0.0.1", "", "") in progress.summary_rows(summary)
+    assert ("MIXED", "from round 2: torch 0.0.1", "", "") in report_summary.summary_rows(summary)
     assert "<b>Mixed:</b>" in report.html(recorded.read(tmp_path / "run"))
 
 

@@ -12,7 +12,7 @@ from fl.client import Diverged, Worker
 from fl.config import ConfigError, Messages
 from fl.federation import Options
 from fl.messages import Sent, send
-from fl.progress import summary_rows
+from fl.report_summary import summary_rows
 from fl.rundir import METRICS, read_jsonl
 
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from fl import config, names
+from fl import config, config_words, names
 from fl.config import ConfigError
 
 
 @pytest.mark.parametrize("name", ["demo", "my run 2", "a+b_c-1.5", "Größe", "x" * 100])
 def test_runs_may_be_called(name):
-    assert names.run_name(name) == name
+    assert config_words.run_name(name) == name
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_runs_may_be_called(name):
 )
 def test_a_name_stays_inside_runs(name):
     with pytest.raises(ValueError, match="expected letters, digits, blanks and any of"):
-        names.run_name(name)
+        config_words.run_name(name)
     with pytest.raises(ConfigError, match="name: expected letters"):
         config.parse({"name": name})
 

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from fl import algorithms, config, federation
 from fl.cli import app
 from fl.config import ConfigError
+from fl.events import Listener
 from fl.federation import Interrupted, Options
-from fl.progress import Listener
 from fl.rundir import CLIENTS, METRICS, read_jsonl
 
 TEXT = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()

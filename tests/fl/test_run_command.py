@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fl import config, exits, federation, progress
+from fl import config, events, exits, federation, progress, units
 from fl.cli import app
 from fl.errors import RunDirError
 from fl.rundir import METRICS, read_jsonl
@@ -58,7 +58,7 @@ def test_resume_and_baseline(tiny_file, tmp_path):
     assert summary["baseline"]["kernels"] == "dense"
     for row, key in (("best round", "accuracy_best"), ("last round", "accuracy_last")):  # of the twin, too
         line = next(line for line in done.output.splitlines() if f"test accuracy, {row}" in line)
-        assert progress.percent(summary["baseline"][key]) in line.split("│")[3]
+        assert units.percent(summary["baseline"][key]) in line.split("│")[3]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_tensorboard_gets_every_number(monkeypatch, tmp_path):
             written.append("closed")
 
     monkeypatch.setattr(progress.TensorBoard, "_find", staticmethod(lambda: Writer))
-    log = progress.Several([progress.TensorBoard()])
+    log = events.Several([progress.TensorBoard()])
     log.run_started(config.load("demo"), tmp_path, 3)
     log.round_finished({"round": 3, "loss": 0.5, "votes": None, "t_star": 2, "layer_density": {"w": 0.25}})
     log.run_stopped()

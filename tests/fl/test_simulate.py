@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 import sparse_engine as se
 from fl.cli import app
 from fl.devices import DeviceModel
-from fl.simulate import WORKLOADS, Mean, Settings, quantity, record, simulate, table, with_error
+from fl.simulate import WORKLOADS, Mean, Settings, record, simulate, table, with_error
 from fl.simulate_plot import page
+from fl.units import quantity
 
 UNIT = {"flop": 16e12, "message_bytes": 0.0}  # training takes 1 s, messages nothing
 

@@ -1,0 +1,68 @@
+"""Who is told what a run does.
+
+A Listener hears of rounds from the loop's thread, and of waves and clients from others.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from fl.config import Config
+
+Record = dict[str, Any]
+
+
+class Listener:
+    """Hears everything, does nothing."""
+
+    def run_started(self, config: Config, path: Path, first: int) -> None:
+        """Round `first` comes next."""
+
+    def round_started(self, t: int) -> None: ...
+
+    def wave_started(self, clients: int) -> None: ...
+
+    def client_finished(self, k: int) -> None: ...
+
+    def round_finished(self, record: Record) -> None: ...
+
+    def note(self, text: str) -> None:
+        """Something that the user should know."""
+
+    def run_stopped(self) -> None:
+        """Finished, failed or interrupted."""
+
+
+class Several(Listener):
+    """Hands everything on to each."""
+
+    def __init__(self, listeners: Iterable[Listener]) -> None:
+        self.listeners = [*listeners]
+
+    def run_started(self, config: Config, path: Path, first: int) -> None:
+        for one in self.listeners:
+            one.run_started(config, path, first)
+
+    def round_started(self, t: int) -> None:
+        for one in self.listeners:
+            one.round_started(t)
+
+    def wave_started(self, clients: int) -> None:
+        for one in self.listeners:
+            one.wave_started(clients)
+
+    def client_finished(self, k: int) -> None:
+        for one in self.listeners:
+            one.client_finished(k)
+
+    def round_finished(self, record: Record) -> None:
+        for one in self.listeners:
+            one.round_finished(record)
+
+    def note(self, text: str) -> None:
+        for one in self.listeners:
+            one.note(text)
+
+    def run_stopped(self) -> None:
+        for one in self.listeners:
+            one.run_stopped()
