@@ -54,12 +54,12 @@ asan: venv  ## native kernels under the address and undefined-behaviour sanitize
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/asan $(NATIVE_OPTIONS) -DCMAKE_BUILD_TYPE=RelWithDebInfo -DSPARSE_SANITIZE=ON
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/asan
 	rm -rf build/asan/tree && mkdir build/asan/tree
-	cp -r kernels sparse_engine fl bench tests pyproject.toml build/asan/tree/
+	cp -r kernels sparsefl sparse_engine fl bench tests pyproject.toml build/asan/tree/
 	rm -f build/asan/tree/kernels/_native*.so && cp build/asan/_native*.so build/asan/tree/kernels/
 	cd build/asan/tree && \
 	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so.6)" \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-	$(CURDIR)/$(BIN)/pytest -q --capture=no tests/kernels tests/sparse_engine/test_wire.py -k "not triton" --ignore=tests/kernels/test_aot.py
+	$(CURDIR)/$(BIN)/pytest -q --capture=no tests/kernels tests/sparse_engine/wire/test_message.py -k "not triton" --ignore=tests/kernels/test_aot.py
 
 fuzz: venv  ## a million mutated messages: none may crash, hang, take memory or pass for a model
 	cd tests && PYTHONPATH=..:. $(CURDIR)/$(BIN)/python fuzz_wire.py 1000000
@@ -72,9 +72,9 @@ test-avx512: venv  ## the AVX-512 kernels on a machine without AVX-512; needs li
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/avx512 $(NATIVE_OPTIONS) -DCMAKE_BUILD_TYPE=Release -DSPARSE_EMULATE_AVX512=ON
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/avx512
 	rm -rf build/avx512/tree && mkdir build/avx512/tree
-	cp -r kernels sparse_engine fl bench tests pyproject.toml build/avx512/tree/
+	cp -r kernels sparsefl sparse_engine fl bench tests pyproject.toml build/avx512/tree/
 	rm -f build/avx512/tree/kernels/_native*.so && cp build/avx512/_native*.so build/avx512/tree/kernels/
-	cd build/avx512/tree && $(CURDIR)/$(BIN)/python -c "from kernels import native; assert 'avx512' in native.isas(), native.isas()"
+	cd build/avx512/tree && $(CURDIR)/$(BIN)/python -c "from sparsefl.kernels import native; assert 'avx512' in native.isas(), native.isas()"
 	cd build/avx512/tree && $(CURDIR)/$(BIN)/pytest -n 2 tests/kernels -k "not triton" --ignore=tests/kernels/test_aot.py
 
 # From the sdist, so that nothing of this tree gets in by chance. The C++ runtime is linked in: with it outside, the

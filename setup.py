@@ -1,4 +1,4 @@
-"""Builds the native kernels: setuptools asks CMake (with ninja) for the extension `kernels._native`."""
+"""Builds the native kernels: setuptools asks CMake (with ninja) for `sparsefl.kernels._native`."""
 
 import os
 import platform
@@ -10,7 +10,7 @@ from pathlib import Path
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
-PACKAGES = ("kernels", "sparse_engine", "fl", "bench")
+PACKAGES = ("sparsefl", "sparse_engine", "fl")  # sparsefl/ links to kernels/ and bench/
 
 
 class CMakeExtension(Extension):
@@ -59,8 +59,8 @@ def refuse_other_systems() -> None:
 refuse_other_systems()
 setup(
     packages=find_packages(include=[pattern for name in PACKAGES for pattern in (name, f"{name}.*")]),
-    package_data={"fl": ["presets/*.toml"], "fl.data": ["digits.npz"]},
+    package_data={"fl.config": ["presets/*.toml"], "fl.data": ["digits.npz"]},
     include_package_data=False,  # MANIFEST.in is for the sdist: no C++ sources in a wheel
-    ext_modules=[CMakeExtension("kernels._native")],
+    ext_modules=[CMakeExtension("sparsefl.kernels._native")],
     cmdclass={"build_ext": CMakeBuild},
 )

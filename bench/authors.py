@@ -34,18 +34,18 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import sparse_engine as se
-from bench import report
-from bench.meta import meta
-from bench.running import seconds, shown
-from bench.stopwatch import Parts, Stopwatch
-from bench.timing import take_turns
 from fl.algorithms import da_dpfl
-from fl.client import Setting, Worker
 from fl.config import Messages, Training
-from fl.cost import Cost
 from fl.data import Dataset, Partition, evaluation_batches, load
 from fl.data.partition import Samples
 from fl.errors import ConfigError
+from fl.train.cost import Cost
+from fl.train.worker import Setting, Worker
+from sparsefl.bench import report
+from sparsefl.bench.meta import meta
+from sparsefl.bench.running import seconds, shown
+from sparsefl.bench.stopwatch import Parts, Stopwatch
+from sparsefl.bench.timing import take_turns
 
 Dense = dict[str, Tensor]
 Row = dict[str, Any]
@@ -185,11 +185,11 @@ class Ours:
         assert done.drift is not None
         return Outcome(self._dense(start), self._dense(done.model), done.drift, done.mask.nnz)
 
-    def _state(self, model: Dense, mask: Dense) -> se.State:
+    def _state(self, model: Dense, mask: Dense) -> se.Model:
         self.net.load_state_dict(model)
         return se.compress(self.net, {name: m.bool() for name, m in mask.items()}, exempt=EXEMPT)
 
-    def _dense(self, state: se.State) -> Dense:
+    def _dense(self, state: se.Model) -> Dense:
         return {name: w.clone() for name, w in se.load(self.net, state).state_dict().items()}
 
 

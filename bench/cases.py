@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 import sparse_engine as se
-from kernels import bitmap
-from kernels.layout import Bitmap, Packed, Segments
+from sparsefl.kernels import bitmap
+from sparsefl.kernels.layout import Bitmap, Packed, Segments
 
 DENSITIES = (0.5, 0.2, 0.1)
 

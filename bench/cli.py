@@ -7,8 +7,10 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from bench import options
-from bench.options import (
+from fl.cli.commands import Command, application
+from fl.cli.exits import guarded
+from sparsefl.bench import options
+from sparsefl.bench.options import (
     Batches,
     Json,
     Models,
@@ -22,8 +24,6 @@ from bench.options import (
     shares,
     sparsities,
 )
-from fl.commands import Command, application
-from fl.exits import guarded
 
 app = application("Measure against rivals, or count; every result is checked before it is timed.")
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(work: Callable[[], int]) -> None:
     """Does the work; what goes wrong becomes a sentence and an exit code."""
-    from bench import report
+    from sparsefl.bench import report
 
     raise typer.Exit(guarded(report.console(), work))
 
@@ -59,8 +59,8 @@ def ops(
     json: Json = None,
 ) -> None:
     """The bandwidth-bound kernels against PyTorch and scipy: `sparsefl bench ops --density 0.5,0.2`."""
-    from bench import cases, running
-    from bench import ops as work
+    from sparsefl.bench import cases, running
+    from sparsefl.bench import ops as work
 
     def run() -> int:
         if aot:
@@ -94,8 +94,8 @@ def layers(
     json: Json = None,
 ) -> None:
     """Convolutions and linear layers, forward and both gradients, against dense PyTorch."""
-    from bench import layers as work
-    from bench import running
+    from sparsefl.bench import layers as work
+    from sparsefl.bench import running
 
     def run() -> int:
         default = (work.BATCHES[:1], work.QUICK) if quick else (work.BATCHES, work.SPARSITIES)
@@ -123,8 +123,8 @@ def models(
     json: Json = None,
 ) -> None:
     """Whole training steps against dense PyTorch: `sparsefl bench models --model vgg11 --batch 32,128`."""
-    from bench import models as work
-    from bench import running
+    from sparsefl.bench import models as work
+    from sparsefl.bench import running
 
     def run() -> int:
         default = work.QUICK if quick else (tuple(work.MODELS), work.BATCHES, work.DENSITIES)
@@ -160,8 +160,8 @@ def rounds(
     ] = None,
 ) -> None:
     """Whole runs on sparse kernels and on dense ones with masks, in turns (about 25 minutes)."""
-    from bench import rounds as work
-    from fl import picture
+    from fl.report import picture
+    from sparsefl.bench import rounds as work
 
     def run() -> int:
         if plot:
@@ -208,10 +208,10 @@ def cost(
     json: Json = None,
 ) -> None:
     """Bytes, FLOP, time and energy of every method, counted as in the paper; Theorem 1 in numbers."""
-    from bench import cost_command as work
-    from bench import theory
-    from bench.cost import TASKS
-    from fl import picture
+    from fl.report import picture
+    from sparsefl.bench import cost_command as work
+    from sparsefl.bench import theory
+    from sparsefl.bench.cost import TASKS
 
     def run() -> int:
         if plot:
@@ -235,8 +235,8 @@ def wire(
     json: Json = None,
 ) -> None:
     """Messages: bytes against the bound and against rivals, and GB/s of writing and reading them."""
-    from bench import models, running
-    from bench import wire as work
+    from sparsefl.bench import models, running
+    from sparsefl.bench import wire as work
 
     def run() -> int:
         known = tuple(models.MODELS)
@@ -263,7 +263,7 @@ def authors(
     json: Json = None,
 ) -> None:
     """A client-round of the authors' code against ours, which must compute the same."""
-    from bench import authors as work
+    from sparsefl.bench import authors as work
 
     def run() -> int:
         return work.command(path, shares("--density", density, tuple(work.GOALS)), repeats or 7, json)
@@ -277,7 +277,7 @@ def join(
     files: Annotated[list[Path], Argument(metavar="FILE", help="result files of one benchmark, other cases")],
 ) -> None:
     """Result files of one benchmark on other cases as one: same commit, machine and threads."""
-    from bench import report
+    from sparsefl.bench import report
 
     def run() -> int:
         report.save(report.joined([report.load(file) for file in files]), into)
@@ -297,7 +297,7 @@ def table(
     ] = None,
 ) -> None:
     """A result file as a Markdown table."""
-    from bench import report
+    from sparsefl.bench import report
 
     def run() -> int:
         text = report.table(report.load(file), rates)

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 import sparse_engine as se
-from bench import theory
-from fl.cost import Cost
-from sparse_engine import quantise
+from fl.train.cost import Cost
+from sparse_engine.wire import quantised
+from sparsefl.bench import theory
 
 Row = dict[str, Any]
 MESSAGES, MB, EPOCHS, GROWTH_BATCH, ERK = 10, 2**20, 5, 128, 0.5
@@ -112,7 +112,7 @@ class Network:
         self.entries = self.dense.values.numel() + self.dense.rest.numel()
         self.erk = self.at(ERK)
 
-    def at(self, density: float, masks: Callable[..., dict[str, Tensor]] = se.erk_masks) -> se.State:
+    def at(self, density: float, masks: Callable[..., dict[str, Tensor]] = se.erk_masks) -> se.Model:
         layout = self.dense.layout
         shapes = dict(zip(layout.names, layout.shapes, strict=True))
         return self.dense.with_pattern(layout.bitmap_of(masks(shapes, density, seed=0)))
@@ -128,7 +128,7 @@ class Network:
     def message(self, sends: str, sparsity: float) -> int:
         """Bytes of a real one."""
         if sends == "two 8 bits":
-            return 2 * quantise.num_bytes(self.entries, 8)
+            return 2 * quantised.num_bytes(self.entries, 8)
         if sends == "half a model":
             half = self.at(0.5, se.uniform_masks)
             return len(se.wire.encode(half, known=half))

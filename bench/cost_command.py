@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from bench import cost, running, theory, theta, theta_plot
-from fl import picture
+from fl.report import picture
+from sparsefl.bench import cost, running, theory, theta, theta_plot
 
 
 def costs(

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bench import sparseprop
-from bench.running import seconds
-from bench.timing import take_turns
-from kernels import bitmap, use_backend, use_threads
-from kernels import sparse_conv as sc
-from sparse_engine import plan
+from sparse_engine.choice import plan
+from sparsefl.bench import sparseprop
+from sparsefl.bench.running import seconds
+from sparsefl.bench.timing import take_turns
+from sparsefl.kernels import bitmap, use_backend, use_threads
+from sparsefl.kernels import sparse_conv as sc
 
 SPARSITIES = (0.5, 0.65, 0.8, 0.9, 0.95)
 BATCHES = (32, 128)

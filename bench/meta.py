@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from kernels import native
-from sparse_engine.environment import PACKAGES, commit
+from sparse_engine.doctor.environment import PACKAGES, commit
 from sparse_engine.hardware import cpu_model
+from sparsefl.kernels import native
 
 
 def meta(threads: int, **more: Any) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import sparse_engine as se
-from bench.running import seconds
-from bench.timing import take_turns
-from kernels import use_threads
+from sparsefl.bench.running import seconds
+from sparsefl.bench.timing import take_turns
+from sparsefl.kernels import use_threads
 
 MODELS = {"resnet18": (10, (3, 32, 32)), "vgg11": (100, (3, 32, 32)), "alexnet": (7, (3, 64, 64))}
 DENSITIES = (0.5, 0.35, 0.2, 0.1)
@@ -143,7 +143,7 @@ def peak_memory(name: str, batch: int, density: float) -> dict[str, float]:
     measured = {
         who: float(
             subprocess.run(
-                [sys.executable, "-m", "bench.models", who, name, str(batch), str(density)],
+                [sys.executable, "-m", "sparsefl.bench.models", who, name, str(batch), str(density)],
                 capture_output=True, text=True, check=True,
             ).stdout
         )

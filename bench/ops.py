@@ -14,16 +14,16 @@ import numpy as np
 import scipy.sparse
 import torch
 
-from bench import cases, rivals
-from bench.running import seconds
-from bench.timing import take_turns
-from kernels import bitmap, use_backend, use_threads
-from kernels.drift import drift
-from kernels.masked_average import masked_average
-from kernels.masked_sgd import masked_sgd_
-from kernels.pack import pack, unpack
-from kernels.pqi import pqi
-from kernels.select import select
+from sparsefl.bench import cases, rivals
+from sparsefl.bench.running import seconds
+from sparsefl.bench.timing import take_turns
+from sparsefl.kernels import bitmap, use_backend, use_threads
+from sparsefl.kernels.drift import drift
+from sparsefl.kernels.masked_average import masked_average
+from sparsefl.kernels.masked_sgd import masked_sgd_
+from sparsefl.kernels.pack import pack, unpack
+from sparsefl.kernels.pqi import pqi
+from sparsefl.kernels.select import select
 
 NEIGHBOURS = 10
 Contest = tuple[

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fl import compare_table
+from fl.compare import table as compare_table
 from fl.errors import ConfigError
 
 Result = dict[str, Any]

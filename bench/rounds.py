@@ -23,16 +23,18 @@ from typing import Any
 
 import torch
 
-from bench import report, running
-from bench.meta import meta
-from fl import algorithms, config, federation, picture, topology
-from fl.algorithms.base import Env
-from fl.client import Setting
+from fl import algorithms, config
+from fl.algorithms.base import Env, mean
 from fl.config import Config
-from fl.devices import DeviceModel
-from fl.executor import Local
-from fl.metrics import mean
+from fl.report import picture
+from fl.run import runs as federation
+from fl.run.executor import Local
+from fl.train.worker import Setting
+from fl.world import topology
+from fl.world.devices import DeviceModel
 from sparse_engine.hardware import cores
+from sparsefl.bench import report, running
+from sparsefl.bench.meta import meta
 
 Row = dict[str, Any]
 KERNELS = ("sparse", "dense")
@@ -54,7 +56,7 @@ def command(
     cfg: Config, seeds: Sequence[int], workers: int | None, path: Path | None, plot: Path | None
 ) -> int:
     """Run, save after every seed, show the table, draw the curves."""
-    from bench import rounds_plot  # which needs this module
+    from sparsefl.bench import rounds_plot  # which needs this module
 
     workers = workers or cores()
     result: report.Result = {}

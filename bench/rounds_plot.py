@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from bench import rounds
-from bench.rounds import Row
-from fl.page import BLUE, RED, Curve, Panel, band, curves, document, dressed, grid, table
+from fl.report.page import BLUE, RED, Curve, Panel, band, curves, document, dressed, grid, table
+from sparsefl.bench import rounds
+from sparsefl.bench.rounds import Row
 
 TITLE = "Sparse kernels against dense ones"
 _COLOURS = {"sparse": BLUE, "dense": RED}

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from bench import report
-from bench.meta import meta
 from fl.errors import Expected
 from fl.units import quantity
+from sparsefl.bench import report
+from sparsefl.bench.meta import meta
 
 Row = dict[str, Any]
 
@@ -65,7 +65,7 @@ def finish(
 def aot(path: Path | None) -> int:
     """In a process of its own: the compiler and Triton's interpreter exclude one another."""
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "kernels.aot", "--json"]
+    command = [sys.executable, "-m", "sparsefl.kernels.aot", "--json"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise Expected(f"expected the Triton kernels to compile, got: {done.stderr.strip()}")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bench.timing import take_turns
+from sparsefl.bench.timing import take_turns
 
 Step = Callable[[], tuple[Tensor, ...]]  # y, input gradient, gradient of the stored weights
 

@@ -1,4 +1,4 @@
-"""The paper's total cost C(theta) from first principles (SPEC.md 7), for all methods and data sets.
+"""The paper's total cost C(theta) from first principles (algorithms.md 7), for all methods and data sets.
 
     T_comp = 5 FLOP / 80e12          of a client's training, FLOP as `bench cost` counts them
     T_comm = 8 bytes / 1e9           of what the busiest receives in a round, 10 messages by the paper's count
@@ -17,8 +17,8 @@ DA-DPFL is taken at its final sparsity in all rounds, as the paper's table has i
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fl.devices import DeviceModel, dollars
-from fl.simulate import Settings, simulate
+from fl.simulate.simulate import Settings, simulate
+from fl.world.devices import DeviceModel, dollars
 
 Row = dict[str, Any]
 CLIENTS, NEIGHBOURS, MAX_WAIT = 100, 10, 10  # K, M and N of the paper

@@ -4,10 +4,24 @@ from html import escape
 
 import plotly.graph_objects as go
 
-from bench import theta
-from bench.theta import Row
-from fl.devices import dollars
-from fl.page import BLUE, GREEN, GREY, ORANGE, PINK, RED, SKY, Curve, Panel, curves, document, dressed, grid
+from fl.report.page import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PINK,
+    RED,
+    SKY,
+    Curve,
+    Panel,
+    curves,
+    document,
+    dressed,
+    grid,
+)
+from fl.world.devices import dollars
+from sparsefl.bench import theta
+from sparsefl.bench.theta import Row
 
 TITLE = "Total cost against theta, from first principles"
 HEIGHT = 1920  # pixels of the .png with all three data sets

@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import sparse_engine as se
-from bench.models import MODELS
-from bench.timing import take_turns
 from fl.units import quantity
-from kernels import mask_code, use_threads
-from kernels.pack import unpack
-from sparse_engine.value_codecs import CODECS
+from sparse_engine.wire.values import CODECS
+from sparsefl.bench.models import MODELS
+from sparsefl.bench.timing import take_turns
+from sparsefl.kernels import mask_code, use_threads
+from sparsefl.kernels.pack import unpack
 
 try:
     import zstandard
@@ -57,7 +57,7 @@ class Case(NamedTuple):
     model: str
     density: float
     stage: str
-    state: se.State
+    state: se.Model
     known: se.Bitmap | None
 
 
@@ -103,7 +103,7 @@ def _train(net: nn.Module, images: Tensor, labels: Tensor) -> None:
         optimizer.step()
 
 
-def _moved(net: nn.Module, state: se.State, share: float, images: Tensor, labels: Tensor) -> se.State:
+def _moved(net: nn.Module, state: se.Model, share: float, images: Tensor, labels: Tensor) -> se.Model:
     growth = se.Growth(state, share)
     se.load(net, state)
     net.zero_grad()
@@ -141,7 +141,7 @@ def _rows(case: Case, repeats: int) -> Iterator[Row]:
         }
 
 
-def _ours(state: se.State, known: se.Bitmap | None) -> Iterator[Contestant]:
+def _ours(state: se.Model, known: se.Bitmap | None) -> Iterator[Contestant]:
     buffer = bytearray(se.wire.max_bytes(state) + 1024)
     for name, form in FORMS.items():
         if name == "difference" and known is None:
@@ -158,7 +158,7 @@ def _ours(state: se.State, known: se.Bitmap | None) -> Iterator[Contestant]:
         )
 
 
-def _check(name: str, state: se.State, back: se.State) -> None:
+def _check(name: str, state: se.Model, back: se.Model) -> None:
     exact = FORMS[name].get("values", "fp32") == "fp32"
     right = back.bitmap.words.equal(state.bitmap.words) and back.integers.equal(state.integers)
     error = (back.values - state.values).norm() / state.values.norm()
@@ -166,7 +166,7 @@ def _check(name: str, state: se.State, back: se.State) -> None:
         raise AssertionError(f"{name}: the message gave another model: a wrong result gets no time")
 
 
-def _zstd(state: se.State) -> Iterator[Contestant]:
+def _zstd(state: se.Model) -> Iterator[Contestant]:
     if zstandard is None:
         return
     values = state.values.numpy()
@@ -190,13 +190,13 @@ def _zstd(state: se.State) -> Iterator[Contestant]:
         )
 
 
-def csr_bytes(state: se.State) -> int:
+def csr_bytes(state: se.Model) -> int:
     """float32 values and int32 columns of every stored entry, int32 row pointers; the rest as it is."""
     rows = sum(shape[0] + 1 for shape in state.layout.shapes)
     return 8 * state.bitmap.nnz + 4 * rows + 4 * state.rest.numel() + 8 * state.integers.numel()
 
 
-def bound(state: se.State, known: se.Bitmap | None = None, values: str = "fp32") -> float:
+def bound(state: se.Model, known: se.Bitmap | None = None, values: str = "fp32") -> float:
     """Bytes of the numbers in this codec, and the entropy of the mask."""
     exempt = sum(x.numel() for x in state.rest_tensors().values() if x.is_floating_point() and x.dim() > 1)
     weights = CODECS[values].size(state.bitmap.nnz + exempt)

@@ -1,6 +1,6 @@
 """`python -m fl`, and the console command `sparsefl`."""
 
-from fl.cli import app
+from fl.cli.app import app
 
 
 def main() -> None:

@@ -1,5 +1,5 @@
 """Errors that people meet. An `Expected` one is caused by what somebody gave (a configuration, a directory,
-data, a machine without memory): its message is a sentence, and fl/exits.py shows it without a traceback.
+data, a machine without memory): its message is a sentence, and fl/cli/exits.py shows it without a traceback.
 Anything else that escapes is a mistake of ours, and keeps its traceback.
 """
 

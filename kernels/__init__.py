@@ -4,7 +4,7 @@ No autograd, no modules, no files and no clients here. Every sub-package is one 
 four files: `__init__` (the maths, the checks, one call), `_reference`, `_cpu`, `_triton`.
 """
 
-from kernels.native import num_threads, use_threads
-from kernels.registry import use_backend
+from sparsefl.kernels.native import num_threads, use_threads
+from sparsefl.kernels.registry import use_backend
 
 __all__ = ["num_threads", "use_backend", "use_threads"]

@@ -18,8 +18,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-import kernels
-from kernels import tile
+from sparsefl import kernels
+from sparsefl.kernels import tile
 
 ARCH = 89
 PTXAS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
@@ -27,8 +27,8 @@ PTXAS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
 
 def configs() -> list[tile.Config]:
     """Every configuration of every package that has Triton kernels."""
-    for package in pkgutil.iter_modules(kernels.__path__, "kernels."):
-        if package.ispkg and (Path(kernels.__path__[0]) / package.name.split(".")[1] / "_triton.py").exists():
+    for package in pkgutil.iter_modules(kernels.__path__, "sparsefl.kernels."):
+        if package.ispkg and (Path(kernels.__path__[0]) / package.name.split(".")[2] / "_triton.py").exists():
             importlib.import_module(f"{package.name}._triton")
     return list(tile.CONFIGS)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from kernels import native
+from sparsefl.kernels import native
 
 LARGE = 1 << 16  # bytes from which the pool is asked
 

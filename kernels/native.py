@@ -15,15 +15,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kernels import settings
-from kernels.errors import NotBuilt, SettingError
-from kernels.layout import Bitmap, Segments
+from sparsefl.kernels import settings
+from sparsefl.kernels.errors import NotBuilt, SettingError
+from sparsefl.kernels.layout import Bitmap, Segments
 
 _extension: ModuleType | None
 try:
-    _extension = importlib.import_module("kernels._native")
+    _extension = importlib.import_module("sparsefl.kernels._native")
 except ModuleNotFoundError as missing:  # not built; built but broken raises ImportError and is not caught
-    if missing.name != "kernels._native":
+    if missing.name != "sparsefl.kernels._native":
         raise
     _extension = None
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from kernels import native, settings
-from kernels.errors import NoKernel, SettingError
-from kernels.settings import BACKENDS
+from sparsefl.kernels import native, settings
+from sparsefl.kernels.errors import NoKernel, SettingError
+from sparsefl.kernels.settings import BACKENDS
 
 _BY_DEVICE = {"cpu": "cpu", "cuda": "triton"}
 _implementations: dict[tuple[str, str], Callable] = {}

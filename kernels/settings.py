@@ -3,7 +3,7 @@
 SPARSE_BACKEND     reference, cpu or triton: every operation runs there (kernels/registry.py)
 SPARSE_ISA         the instruction set of the native kernels, one that the machine has (kernels/native.py)
 SPARSE_THREADS     threads that a native kernel may use
-SPARSE_PLAN        which kernel runs a layer: off, measure, or a file (sparse_engine/plan.py)
+SPARSE_PLAN        which kernel runs a layer: off, measure, or a file (sparse_engine/choice/plan.py)
 TRITON_INTERPRET   1: Triton kernels take CPU tensors
 
 Set to nothing is not set. `use_backend`, `use_isa`, `use_threads` and `use_plan` overrule them for a while.
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
-from kernels.errors import SettingError
+from sparsefl.kernels.errors import SettingError
 
 BACKENDS = ("reference", "cpu", "triton")
 MOST_THREADS = 1024

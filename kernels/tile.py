@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.layout import WORD, Bitmap, Segments
+from sparsefl.kernels.layout import WORD, Bitmap, Segments
 
 ROWS = tl.constexpr(16)  # words of a block
 BITS = tl.constexpr(WORD)

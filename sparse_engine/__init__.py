@@ -4,28 +4,28 @@ Knows no client and no round. `import sparse_engine as se` is meant to be enough
 (what a network or state stores); the module of first masks is reached by `from sparse_engine.masks import`.
 """
 
-from kernels import use_threads
-from kernels.errors import NoKernel, NotBuilt, SettingError
-from kernels.layout import Bitmap
-from kernels.memory import exhausted as out_of_memory
-from kernels.native import use_isa
 from sparse_engine import models, wire
-from sparse_engine.arithmetic import combine, overlay, zeros
-from sparse_engine.averaging import average, drift, weighted_average
-from sparse_engine.dynamic import RigL
-from sparse_engine.environment import check_settings, numerics
+from sparse_engine.choice.plan import steady_plan
+from sparse_engine.doctor.environment import check_settings, numerics
 from sparse_engine.flops import Flops, count_flops, training_flops
-from sparse_engine.growing import Growth, rigl, rigl_fraction
-from sparse_engine.masks import erk_densities, erk_masks, uniform_masks
-from sparse_engine.modules import compress, load, masks
+from sparse_engine.model.arithmetic import combine, overlay, zeros
+from sparse_engine.model.average import average, drift, weighted_average
+from sparse_engine.model.grow import Growth, rigl, rigl_fraction
+from sparse_engine.model.masks import erk_densities, erk_masks, uniform_masks
+from sparse_engine.model.model import Layout, Model
+from sparse_engine.model.pattern import Pattern
+from sparse_engine.model.prune import PQIConfig, keep_largest, pqi, prune_pqi
+from sparse_engine.model.tensor import SparseTensor
+from sparse_engine.nn.bridge import compress, load, masks
 from sparse_engine.nn.convert import dense_gradients, sparsify, to_dense
+from sparse_engine.nn.dynamic import RigL
+from sparse_engine.nn.optim import SparseSGD
 from sparse_engine.nn.report import Report, Row, report
-from sparse_engine.optim import SparseSGD
-from sparse_engine.pattern import Pattern
-from sparse_engine.plan import steady_plan
-from sparse_engine.pruning import PQIConfig, keep_largest, pqi, prune_pqi
-from sparse_engine.state import Layout, State
-from sparse_engine.tensor import SparseTensor
+from sparsefl.kernels import use_threads
+from sparsefl.kernels.errors import NoKernel, NotBuilt, SettingError
+from sparsefl.kernels.layout import Bitmap
+from sparsefl.kernels.memory import exhausted as out_of_memory
+from sparsefl.kernels.native import use_isa
 
 __all__ = [
     "Bitmap",
@@ -42,7 +42,7 @@ __all__ = [
     "SettingError",
     "SparseSGD",
     "SparseTensor",
-    "State",
+    "Model",
     "average",
     "check_settings",
     "combine",

@@ -23,8 +23,8 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.rnn import PackedSequence
 
-from sparse_engine import modules
-from sparse_engine.pattern import Pattern
+from sparse_engine.model.pattern import Pattern
+from sparse_engine.nn import bridge
 
 Kind = Literal["conv", "conv_transposed", "linear", "bilinear", "recurrent", "attention"]
 Shape = tuple[int, ...]
@@ -89,9 +89,9 @@ def count_flops(
                 use.output_size,
             )
 
-    modules = {id(layer.module): layer for layer in layers.values()}.values()
+    bridge = {id(layer.module): layer for layer in layers.values()}.values()
     hooks = [
-        layer.module.register_forward_hook(partial(record, layer.path), with_kwargs=True) for layer in modules
+        layer.module.register_forward_hook(partial(record, layer.path), with_kwargs=True) for layer in bridge
     ]
     try:
         _run(net, given)
@@ -150,7 +150,7 @@ class _Use(NamedTuple):
 
 def _layers(net: nn.Module) -> dict[str, _Layer]:
     """By the weight's name: what `se.masks` knows, other layers with a pattern (exempt ones), torch's own."""
-    stored = modules.masks(net)
+    stored = bridge.masks(net)
     found = {}
     for path, module in net.named_modules():
         name = _join(path, "weight")

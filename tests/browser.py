@@ -1,4 +1,4 @@
-"""Pages (fl/page.py): the figures in them, the console of a browser that shows them, how they look to it."""
+"""Pages (fl/report/page.py): the figures in them, the console of a browser that shows them, how they look."""
 
 import html
 import json

@@ -4,12 +4,12 @@ import numpy as np
 import torch
 
 import sparse_engine as se
-from fl import topology
 from fl.algorithms.base import Env
 from fl.config import Messages
-from fl.devices import DeviceModel
 from fl.rng import stream
-from sparse_engine.state import Entry
+from fl.world import topology
+from fl.world.devices import DeviceModel
+from sparse_engine.model.model import Entry
 
 LAYOUT = se.Layout(("w",), ((1, 4),), (Entry("b", (1,), torch.float32),))
 
@@ -27,7 +27,7 @@ def model(numbers, stored="1111"):
     """The last number is the bias."""
     x = torch.as_tensor(numbers, dtype=torch.float32)
     empty = torch.empty(0, dtype=torch.int64)
-    return se.State(LAYOUT, bitmap(stored), x[:-1].clone(), x[-1:].clone(), empty)
+    return se.Model(LAYOUT, bitmap(stored), x[:-1].clone(), x[-1:].clone(), empty)
 
 
 def numbers(states):

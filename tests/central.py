@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 import sparse_engine as se
-from fl import topology
 from fl.algorithms.base import Env
-from fl.client import Report
 from fl.config import Training
-from fl.devices import DeviceModel
-from sparse_engine.state import Entry
+from fl.train.worker import Report
+from fl.world import topology
+from fl.world.devices import DeviceModel
+from sparse_engine.model.model import Entry
 
 LAYOUT = se.Layout(("w",), ((1, 4),), (Entry("b", (1,), torch.float32),))
 LARGER = se.Layout(("w", "u"), ((3, 4), (2, 5)), (Entry("b", (1,), torch.float32),))
@@ -32,7 +32,7 @@ def model(numbers, mask=None, layout=LAYOUT):
     n, x = layout.segments.numel, torch.as_tensor(numbers, dtype=torch.float32)
     bits = [True] * n if mask is None else [bit in (True, "1") for bit in mask]
     values = x[:n][torch.tensor(bits)]
-    return se.State(layout, bitmap(layout, bits), values, x[n:].clone(), torch.empty(0, dtype=torch.int64))
+    return se.Model(layout, bitmap(layout, bits), values, x[n:].clone(), torch.empty(0, dtype=torch.int64))
 
 
 def vector(state):

@@ -5,8 +5,10 @@ import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fl import compare_plan, config, metrics
-from fl.compare_plan import Plan
+from fl import config
+from fl.compare import plan as compare_plan
+from fl.compare.plan import Plan
+from fl.run import metrics
 
 KEYS = (
     "bytes_total bytes_total_paper bytes_total_dense bytes_busiest bytes_busiest_paper bytes_busiest_dense "

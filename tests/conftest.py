@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from kernels import settings
+from sparsefl.kernels import settings
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"

@@ -17,8 +17,8 @@ from itertools import product
 import torch
 from messages import HEADER, LAYOUT, repaired, state_of
 
-from sparse_engine import wire
-from sparse_engine.wire import WireError
+from sparse_engine.wire import message
+from sparse_engine.wire.message import WireError
 
 NUMBERS = [0, 1, 7, 255, 256, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**63, 2**64 - 1]
 ROOM = 256 << 20  # bytes that a million messages may add to the process
@@ -27,10 +27,10 @@ ROOM = 256 << 20  # bytes that a million messages may add to the process
 def originals() -> list[tuple[bytes, dict]]:
     """Messages in every form, and how they were made."""
     known, made = state_of(1), []
-    for mask, values, pack in product(wire.MASKS, wire.VALUES, (False, True)):
+    for mask, values, pack in product(message.MASKS, message.VALUES, (False, True)):
         how = {"mask": mask, "values": values, "pack": pack}
         state = state_of(1) if mask == "known" else state_of()
-        made.append((wire.encode(state, sender=3, round=5, known=known, **how), how))
+        made.append((message.encode(state, sender=3, round=5, known=known, **how), how))
     return made
 
 
@@ -92,7 +92,7 @@ def run(count: int, seed: int = 0) -> Counter:
             continue
         began = time.process_time()
         try:
-            state = wire.decode(changed, like, known)
+            state = message.decode(changed, like, known)
         except WireError as refusal:
             tally["refused"] += 1
             tally[" ".join(word for word in str(refusal).split() if word.isalpha())[:60]] += 1
@@ -108,10 +108,10 @@ def run(count: int, seed: int = 0) -> Counter:
 
 def as_written(state, blob: bytes, known) -> bool:
     """Whether `encode` writes this message of this state; scales of q8 and q16 are the sender's choice."""
-    header = wire.inspect(blob)
+    header = message.inspect(blob)
     how = {"mask": header.mask, "values": header.values, "pack": header.packed, "known": known}
     assert all(bool(torch.isfinite(x).all()) for x in (state.values, state.rest))
-    again = wire.encode(state, sender=header.sender, round=header.round, **how)
+    again = message.encode(state, sender=header.sender, round=header.round, **how)
     return header.values in ("q8", "q16") or again == blob
 
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kernels import bitmap, registry
-from kernels.layout import Bitmap, Segments
+from sparsefl.kernels import bitmap, registry
+from sparsefl.kernels.layout import Bitmap, Segments
 
 
 def variants(*, without: Sequence[str] = ()) -> list[str]:

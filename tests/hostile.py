@@ -22,10 +22,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fl import checkpoint, compare_command, config, federation, loop, page, run_command
+from fl import config
+from fl.cli import compare
+from fl.cli import run as run_command
 from fl.errors import Interrupted
-from fl.events import Listener
-from fl.rundir import RunDir
+from fl.report import page
+from fl.run import checkpoint, loop, runs
+from fl.run.events import Listener
+from fl.run.rundir import RunDir
 
 TINY = """
 name = "tiny"
@@ -68,12 +72,12 @@ def originals(root: Path) -> list[Path]:
     file = root / "tiny.toml"
     file.write_text(TINY)
     try:
-        federation.start(config.load(file), root / "begun", federation.Options(1, StopAt(2)))
+        runs.start(config.load(file), root / "begun", runs.Options(1, StopAt(2)))
     except Interrupted:
         pass
-    federation.start(config.load(file), root / "done", federation.Options(1))
-    given = compare_command.Arguments(str(file), "da_dpfl", out=root / "all", workers=1)
-    assert compare_command.run(Console(quiet=True), given) == 0
+    runs.start(config.load(file), root / "done", runs.Options(1))
+    given = compare.Arguments(str(file), "da_dpfl", out=root / "all", workers=1)
+    assert compare.run(Console(quiet=True), given) == 0
     for report in root.rglob("report.html"):
         report.unlink()
     return [root / name for name in ("begun", "begun", "begun", "done", "all")]
@@ -391,8 +395,8 @@ def commands(run: Path) -> list[int]:
     """Resume and report, as a user would: the exit codes."""
     console = Console(quiet=True)
     if os.path.lexists(run / "plan.json"):
-        given = compare_command.Arguments(resume=run, workers=1)
-        return [compare_command.run(console, given), run_command.show_report(console, run)]
+        given = compare.Arguments(resume=run, workers=1)
+        return [compare.run(console, given), run_command.show_report(console, run)]
     given = run_command.Arguments(resume=run, workers=1)
     return [run_command.run(console, given), run_command.show_report(console, run)]
 

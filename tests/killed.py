@@ -11,7 +11,7 @@ CALLS = ("fsync", "rename", "replace", "ftruncate", "mkdir")  # of os: every ste
 
 def count_events(function: Callable[[], object], kill_at: int | None) -> int:
     """Run `function`; events are calls of CALLS and of local training. Before number `kill_at`: SIGKILL."""
-    from fl.client import Worker
+    from fl.train.worker import Worker
 
     events = 0
 
@@ -34,14 +34,15 @@ def count_events(function: Callable[[], object], kill_at: int | None) -> int:
 
 def run(config_file: str, path: str, kill_at: int | None, told: "multiprocessing.Queue[int] | None") -> None:
     """Start the run, or go on with it where there is one."""
-    from fl import config, federation
+    from fl import config
+    from fl.run import runs
 
     def work() -> None:
-        options = federation.Options(workers=1)  # so that events have an order
+        options = runs.Options(workers=1)  # so that events have an order
         if (Path(path) / "config.toml").exists():
-            federation.resume(path, options)
+            runs.resume(path, options)
         else:
-            federation.start(config.load(config_file), path, options)
+            runs.start(config.load(config_file), path, options)
 
     events = count_events(work, kill_at)
     if told is not None:
@@ -52,7 +53,7 @@ def compare(config_file: str, path: str, kill_at: int | None, told: "multiproces
     """The same for a comparison of two, one seed each."""
     from rich.console import Console
 
-    from fl import compare_command
+    from fl.cli import compare as compare_command
 
     place = {"resume": Path(path)} if (Path(path) / "plan.json").exists() else {"out": Path(path)}
     new = {"source": config_file, "algorithms": "da_dpfl,b=da_dpfl", "changes": ["b:da_dpfl.max_wait=0"]}
@@ -63,7 +64,7 @@ def compare(config_file: str, path: str, kill_at: int | None, told: "multiproces
 def in_a_process(config_file: Path, path: Path, kill_at: int | None = None, target=run) -> int:
     """The number of events of a run (or what `target` does) that ends; -1 of one that was killed."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fl.federation", "torch._dynamo"])
+    context.set_forkserver_preload(["fl.run.runs", "torch._dynamo"])
     told = context.Queue()
     process = context.Process(target=target, args=(str(config_file), str(path), kill_at, told))
     process.start()

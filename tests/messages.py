@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from kernels.checksum import checksum
-from sparse_engine import wire
-from sparse_engine.state import Entry, Layout, State
+from sparse_engine.model.model import Entry, Layout, Model
+from sparse_engine.wire import message
+from sparsefl.kernels.checksum import checksum
 
 HEADER = 64
 LAYOUT = Layout(
@@ -20,7 +20,7 @@ LAYOUT = Layout(
 )
 
 
-def state_of(shift: int = 0) -> State:
+def state_of(shift: int = 0) -> Model:
     """A small model of every kind of tensor; other `shift`, other mask and values."""
     i = np.arange(LAYOUT.segments.numel)
     mask = (i * 2654435761 + shift * 97 >> 7) % 8 < 3
@@ -30,7 +30,7 @@ def state_of(shift: int = 0) -> State:
     bitmap = LAYOUT.bitmap_of(
         {n: m.view(s) for n, m, s in zip(LAYOUT.names, masks, LAYOUT.shapes, strict=True)}
     )
-    return State(
+    return Model(
         LAYOUT, bitmap, _numbers(bitmap.nnz, shift), _numbers(28, shift + 1), torch.tensor([2**40 + shift])
     )
 
@@ -40,7 +40,7 @@ def _numbers(n: int, shift: int) -> torch.Tensor:
     return torch.from_numpy((x / 4096 * (1 + np.arange(n) % 7)).astype(np.float32))
 
 
-def same(a: State, b: State) -> bool:
+def same(a: Model, b: Model) -> bool:
     ours, theirs = a.tensors(), b.tensors()
     return all(ours[name].equal(theirs[name]) for name in ours)
 
@@ -62,7 +62,7 @@ def repaired(blob: bytes) -> bytes:
 
 def sections(blob: bytes) -> list[bytes]:
     """mask, values, rest"""
-    header = wire.inspect(blob)
+    header = message.inspect(blob)
     a, b = HEADER + header.mask_bytes, len(blob) - header.rest_bytes
     return [blob[HEADER:a], blob[a:b], blob[b:]]
 

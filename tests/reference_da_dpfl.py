@@ -1,4 +1,4 @@
-"""DA-DPFL as SPEC.md 1-4 states it, slowly: float64, dense tensors, bool masks, loops, full sorts.
+"""DA-DPFL as algorithms.md 1-4 states it, slowly: float64, dense tensors, bool masks, loops, full sorts.
 
 It shares no code with `fl` and `sparse_engine`. Whatever is drawn at random comes in through `Given`; what
 every client does in every round goes out as a `Turn`. Each choice by size or by rounding leaves a `Margin`:
@@ -25,7 +25,7 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Settings:
-    """The constants of SPEC.md 2-4."""
+    """The constants of algorithms.md 2-4."""
 
     num_rounds: int
     max_wait: int
@@ -317,7 +317,7 @@ def pqi_count(turn: Turn, name: str, s: Settings) -> int:
 
 
 def share_out(wanted: dict[str, int], left: int) -> dict[str, int]:
-    """The same share of what each weight would lose, `left` in all. SPEC.md does not say how to round: down,
+    """The same share of what each weight would lose, `left` in all. The page does not say how to round: down,
     then up by one where most was lost."""
     total = sum(wanted.values())
     result = {name: c * left // total for name, c in wanted.items()}

@@ -22,11 +22,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import sparse_engine as se
-from kernels import bitmap, memory, use_threads
-from kernels import sparse_conv as convolution
-from kernels.select import select
-from sparse_engine import selfcheck
-from sparse_engine.plan import Plan, use_plan
+from sparse_engine.choice.plan import Plan, use_plan
+from sparse_engine.doctor import selfcheck
+from sparsefl.kernels import bitmap, memory, use_threads
+from sparsefl.kernels import sparse_conv as convolution
+from sparsefl.kernels.select import select
 
 MIB = 1 << 20
 Work = Callable[[], list[Tensor]]

@@ -11,7 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from fl.federation import Options
+from fl.run.runs import Options
 from sparse_engine import hardware
 
 ROOT = Path(__file__).parents[1]
@@ -194,9 +194,9 @@ def test_a_wheel_without_manylinux_tag_or_with_libraries_of_others_is_refused(mo
     complaints = tool(monkeypatch, "check_wheel")["complaints"]
     good = "sparsefl-0.1.0-cp311-cp311-manylinux_2_34_x86_64.whl"
     files = [
-        "kernels/_native.cpython-311-x86_64-linux-gnu.so",
+        "sparsefl/kernels/_native.cpython-311-x86_64-linux-gnu.so",
         "fl/data/digits.npz",
-        "fl/presets/demo.toml",
+        "fl/config/presets/demo.toml",
         "sparsefl-0.1.0.dist-info/licenses/LICENSE",
         "sparsefl-0.1.0.dist-info/licenses/NOTICE",
     ]

@@ -9,9 +9,9 @@ import zipfile
 from pathlib import Path
 
 NEEDED = [
-    r"kernels/_native\..*\.so",
+    r"sparsefl/kernels/_native\..*\.so",
     r"fl/data/digits\.npz",
-    r"fl/presets/demo\.toml",
+    r"fl/config/presets/demo\.toml",
     r".*\.dist-info/licenses/LICENSE",
     r".*\.dist-info/licenses/NOTICE",
 ]

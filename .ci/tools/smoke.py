@@ -25,11 +25,11 @@ TESTS = [
     "kernels/test_aot.py",
     "kernels/test_masked_sgd.py",
     "kernels/test_native.py",
-    "sparse_engine/test_wire.py",
-    "fl/test_checkpoint.py",
-    "fl/test_cli.py",
-    "fl/test_config.py",
-    "fl/test_page.py",
+    "sparse_engine/wire/test_message.py",
+    "fl/run/test_checkpoint.py",
+    "fl/cli/test_app.py",
+    "fl/config/test_init.py",
+    "fl/report/test_page.py",
 ]
 
 

@@ -6,13 +6,14 @@ An algorithm is a module with
     init(env) -> State                   before round 0
     run_round(state, t, env) -> Round    one round
 
-State is a frozen dataclass of its own, made of se.State (a model), se.Bitmap (a mask), numbers, strings,
-None, and tuples or further dataclasses of these: that is what checkpoints can hold (fl/store.py). It neither
-logs nor times nor saves nor tests: `fl.federation` does that for all, from what Round and the workers say.
-"""
+State is a frozen dataclass of its own, made of se.Model (a model), se.Bitmap (a mask), numbers, strings,
+None, and tuples or further dataclasses of these: that is what checkpoints can hold (fl/clients/plain.py). It
+neither logs nor times nor saves nor tests: `fl.run` does that for all, from what Round and the workers
+say."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -20,12 +21,12 @@ from numpy.typing import NDArray
 
 import sparse_engine as se
 from fl import rng
-from fl.client import Worker
+from fl.algorithms.messages import Sent
 from fl.config import Messages, Section
-from fl.devices import DeviceModel
-from fl.messages import Sent
-from fl.schedule import Floats, Schedule, plan
-from fl.topology import Neighbours, Topology, from_links
+from fl.train.worker import Worker
+from fl.world.devices import DeviceModel
+from fl.world.schedule import Floats, Schedule, plan
+from fl.world.topology import Neighbours, Topology, from_links
 
 Task = TypeVar("Task")
 Done = TypeVar("Done")
@@ -43,7 +44,7 @@ class Peer(Sender, Protocol):
     """One that keeps its model too."""
 
     @property
-    def model(self) -> se.State: ...
+    def model(self) -> se.Model: ...
 
 
 Client = TypeVar("Client")
@@ -52,7 +53,7 @@ Mixing = TypeVar("Mixing", bound=Peer)
 
 
 class Mapper(Protocol):
-    """An executor (fl/executor.py)."""
+    """An executor (fl/run/executor.py)."""
 
     def map(
         self, function: Callable[[Worker, int, Task], Done], tasks: Mapping[int, Task]
@@ -67,7 +68,7 @@ class Env:
     num_clients: int
     num_rounds: int
     seed: int
-    initial: se.State  # w0, everything stored: all clients start from it
+    initial: se.Model  # w0, everything stored: all clients start from it
     topology: Topology
     executor: Mapper
     devices: DeviceModel
@@ -92,7 +93,7 @@ class Inputs(NamedTuple, Generic[Client]):
     """What a client's turn starts from: itself, and what its neighbours sent, by their number."""
 
     client: Client
-    neighbours: Sequence[se.State]
+    neighbours: Sequence[se.Model]
 
 
 class Traffic(NamedTuple):
@@ -115,7 +116,7 @@ class Round:
     """
 
     state: Any
-    models: Sequence[se.State]  # what every client ends the round with
+    models: Sequence[se.Model]  # what every client ends the round with
     schedule: Schedule
     traffic: Traffic
     accuracy: Sequence[float | None] | None = None
@@ -209,3 +210,9 @@ def _carry(links: Neighbours, sizes: Bytes, up: Bytes, down: Bytes) -> None:
 def _sizes(sent: Sent) -> tuple[int, int, int]:
     bitmap, other = sent.model.bitmap, sent.model.rest.numel()
     return sent.nbytes, 4 * (bitmap.nnz + other), 4 * (bitmap.segments.numel + other)
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """The mean of the values that are not None; None if there are none."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

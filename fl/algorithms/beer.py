@@ -33,12 +33,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 import sparse_engine as se
-from fl import config, topology
+from fl import config
 from fl.algorithms.base import Env, Round, exchange, together
-from fl.client import Worker
-from fl.compression import Compressed, Compression, compress
+from fl.algorithms.compression import Compressed, Compression, compress
 from fl.config import Messages, Positive, Section
-from fl.topology import Neighbours
+from fl.train.worker import Worker
+from fl.world import topology
+from fl.world.topology import Neighbours
 
 
 class Config(Section):
@@ -80,11 +81,11 @@ class Config(Section):
 
 @dataclass(frozen=True)
 class Client:
-    X: se.State
-    V: se.State
-    G: se.State
-    H: se.State
-    g: se.State  # g_{t-1}
+    X: se.Model
+    V: se.Model
+    G: se.Model
+    H: se.Model
+    g: se.Model  # g_{t-1}
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,8 @@ class Inputs(NamedTuple):
 
     client: Client
     weights: Sequence[float]
-    H: Sequence[se.State]
-    G: Sequence[se.State]
+    H: Sequence[se.Model]
+    G: Sequence[se.Model]
 
 
 class Outputs(NamedTuple):
@@ -139,7 +140,7 @@ def local_update(
     """The box above for one client. G and H of neighbours are the last round's, so nobody waits."""
     old, eta = given.client, cfg.lr * worker.setting.training.lr_decay**t
 
-    def send(name: str, now: se.State, known: se.State) -> Compressed:
+    def send(name: str, now: se.Model, known: se.Model) -> Compressed:
         noise = torch.Generator().manual_seed(worker.seed(f"beer {name}", t, k))
         return compress(se.combine([now, known], [1, -1]), cfg.compression, messages, noise, k, t)
 
@@ -153,7 +154,7 @@ def local_update(
     return Outputs(Client(X, V, G, H, g), (of_v, of_x))
 
 
-def gradient(worker: Worker, k: int, X: se.State, t: int, cfg: Config, eta: float) -> se.State:
+def gradient(worker: Worker, k: int, X: se.Model, t: int, cfg: Config, eta: float) -> se.Model:
     """g_t of client k at X, with weight decay, clipped."""
     if cfg.gradient == "epochs":
         trained = worker.train(k, X, t, lr=cfg.lr, momentum=0.0, max_norm=cfg.max_norm)
@@ -166,13 +167,13 @@ def gradient(worker: Worker, k: int, X: se.State, t: int, cfg: Config, eta: floa
 
 
 def moved(
-    own: se.State,
-    known: se.State,
-    near: Sequence[se.State],
+    own: se.Model,
+    known: se.Model,
+    near: Sequence[se.Model],
     weights: Sequence[float],
     gamma: float,
-    more: Sequence[tuple[se.State, float]],
-) -> se.State:
+    more: Sequence[tuple[se.Model, float]],
+) -> se.Model:
     """own + gamma sum_j w_j (near_j - known) + more"""
     states, factors = zip(*more, strict=True)
     mix = [gamma * w for w in weights]

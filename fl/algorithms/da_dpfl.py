@@ -24,11 +24,12 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 import sparse_engine as se
-from fl import schedule, voting
+from fl.algorithms import voting
 from fl.algorithms.base import Env, Inputs, Round, gossip
-from fl.client import Worker
+from fl.algorithms.messages import Sent, send
 from fl.config import Count, Messages, NotNegative, Positive, Section, Share, Whole, only_if, unless
-from fl.messages import Sent, send
+from fl.train.worker import Worker
+from fl.world import schedule
 
 
 class PQI(Section):
@@ -101,7 +102,7 @@ class Config(Masks):
 
 @dataclass(frozen=True)
 class Client:
-    model: se.State  # trained, then pruned, with the mask of its own (`send = "unpruned"`: only trained)
+    model: se.Model  # trained, then pruned, with the mask of its own (`send = "unpruned"`: only trained)
     mask: se.Bitmap  # m^{t+1}: the next aggregation is on it
     first_mask: se.Bitmap  # m^0
     drift: float | None = None  # Delta of the last round
@@ -197,14 +198,14 @@ def local_update(
     return Client(model, mask, own.first_mask, drift, first_drift, sent)
 
 
-def next_mask(worker: Worker, k: int, model: se.State, t: int, fraction: float, cfg: Masks) -> se.Bitmap:
+def next_mask(worker: Worker, k: int, model: se.Model, t: int, fraction: float, cfg: Masks) -> se.Bitmap:
     """RigL: m^{t+1} of a trained model."""
     if cfg.grow == "gradient":
         return worker.grow(k, model, t, fraction, batches=cfg.grow_batches)
     return se.rigl(model, None, fraction, grow="random", seed=worker.seed("grow", t, k)).bitmap
 
 
-def first_client(worker: Worker, k: int, initial: se.State, *, cfg: Masks, messages: Messages) -> Client:
+def first_client(worker: Worker, k: int, initial: se.Model, *, cfg: Masks, messages: Messages) -> Client:
     """w0 under a mask of its own."""
     masks = se.erk_masks if cfg.distribution == "erk" else se.uniform_masks
     layout = initial.layout

@@ -25,9 +25,9 @@ from pydantic import Field
 
 import sparse_engine as se
 from fl.algorithms.base import Bytes, Env, Inputs, Round, exchange, inputs, message_sizes, together
-from fl.client import Worker
+from fl.algorithms.messages import Sent, send
 from fl.config import Messages, Positive, Section
-from fl.messages import Sent, send
+from fl.train.worker import Worker
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "q16": 2, "q8": 1}
 
@@ -43,7 +43,7 @@ class Config(Section):
 
 @dataclass(frozen=True)
 class Client:
-    start: se.State  # x; its model is z = x + what it sent
+    start: se.Model  # x; its model is z = x + what it sent
     sent: Sent  # the message of z - x
 
 
@@ -54,7 +54,7 @@ class State:
 
 class Done(NamedTuple):
     client: Client
-    model: se.State  # z
+    model: se.Model  # z
 
 
 def init(env: Env) -> State:

@@ -22,9 +22,9 @@ from pydantic import Field
 
 import sparse_engine as se
 from fl.algorithms.base import Env, Inputs, Round, at_once
-from fl.client import Worker
+from fl.algorithms.messages import Sent, send
 from fl.config import Messages, NotNegative, Positive, Section
-from fl.messages import Sent, send
+from fl.train.worker import Worker
 
 
 class Config(Section):
@@ -38,7 +38,7 @@ class Config(Section):
 
 @dataclass(frozen=True)
 class Client:
-    model: se.State  # z, trained
+    model: se.Model  # z, trained
     sent: Sent  # its message
 
 

@@ -22,9 +22,9 @@ from functools import partial
 import sparse_engine as se
 from fl.algorithms import da_dpfl
 from fl.algorithms.base import Env, Inputs, Round, at_once
-from fl.client import Worker
+from fl.algorithms.messages import Sent, send
 from fl.config import Messages, Positive
-from fl.messages import Sent, send
+from fl.train.worker import Worker
 
 
 class Config(da_dpfl.Masks):
@@ -34,7 +34,7 @@ class Config(da_dpfl.Masks):
 
 @dataclass(frozen=True)
 class Client:
-    model: se.State  # trained, with the mask of its own
+    model: se.Model  # trained, with the mask of its own
     mask: se.Bitmap  # m^{t+1}: the next aggregation is on it
     sent: Sent  # the message of that model
 

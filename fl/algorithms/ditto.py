@@ -13,7 +13,7 @@ the v_k of all clients. A client that was not sampled keeps its v_k, and with it
 
 Differs from the paper or the authors' code in:
 - of `training.epochs` 3/5 are for w and 2/5 for v: together the work of the other algorithms, and the 3 and 2
-  of SPEC.md 6 with 5 epochs. The scripts of DA-DPFL's authors ran 2 and 3
+  of algorithms.md 6 with 5 epochs. The scripts of DA-DPFL's authors ran 2 and 3
 - gradients are clipped before the pull is added, as in that code; the pull is of v before the step (there:
   after it)
 - the two trainings of a round draw their batches from streams of their own
@@ -29,9 +29,9 @@ from fl import config
 from fl.algorithms import fedavg
 from fl.algorithms.base import Env, Round
 from fl.algorithms.fedavg import Server
-from fl.client import Pull, Worker
+from fl.algorithms.messages import send
 from fl.config import Messages, NotNegative, Training, Whole
-from fl.messages import send
+from fl.train.worker import Pull, Worker
 
 
 class Config(fedavg.Config):
@@ -68,17 +68,17 @@ class Config(fedavg.Config):
 @dataclass(frozen=True)
 class State:
     server: Server  # its `accuracy` is that of the v_k
-    personal: tuple[se.State, ...]  # v_k
+    personal: tuple[se.Model, ...]  # v_k
 
 
 class Inputs(NamedTuple):
     served: fedavg.Inputs
-    personal: se.State
+    personal: se.Model
 
 
 class Update(NamedTuple):
     upload: fedavg.Update  # w_k, with the accuracy of v_k
-    personal: se.State
+    personal: se.Model
 
 
 def init(env: Env) -> State:

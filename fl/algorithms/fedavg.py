@@ -28,11 +28,10 @@ from typing import NamedTuple
 
 import sparse_engine as se
 from fl import config
-from fl.algorithms.base import Env, Round, Traffic, apart, server
-from fl.client import Worker
+from fl.algorithms.base import Env, Round, Traffic, apart, mean, server
+from fl.algorithms.messages import Sent, send
 from fl.config import Count, Messages, Positive, Section
-from fl.messages import Sent, send
-from fl.metrics import mean
+from fl.train.worker import Worker
 
 
 class Config(Section):
@@ -60,7 +59,7 @@ class Config(Section):
 class Server:
     """What the server keeps, and what clients keep of their messages."""
 
-    model: se.State  # w^t
+    model: se.Model  # w^t
     sent: Sent  # its message
     uploads: tuple[Sent | None, ...]  # the clients' last messages, where these lost something
     tested: tuple[float | None, ...]  # accuracy of w^t on every client's test samples
@@ -68,12 +67,12 @@ class Server:
 
 
 class Inputs(NamedTuple):
-    model: se.State  # w^t as it arrived
+    model: se.Model  # w^t as it arrived
     upload: Sent | None  # the client's last message
 
 
 class Update(NamedTuple):
-    model: se.State  # w_k
+    model: se.Model  # w_k
     sent: Sent
     samples: int  # n_k
     accuracy: float | None  # of w_k
@@ -95,7 +94,7 @@ def local_update(worker: Worker, k: int, given: Inputs, *, t: int, cfg: Config, 
     return Update(trained, sent, worker.num_samples(k), worker.report.accuracy)
 
 
-def first(model: se.State, env: Env) -> Server:
+def first(model: se.Model, env: Env) -> Server:
     """Before round 0."""
     nothing = (None,) * env.num_clients
     sent = send(model, env.num_clients, 0, env.messages)
@@ -116,14 +115,14 @@ def _as_many_as_neighbours(env: Env) -> int:
     return graph.degree if graph.kind in ("random", "regular") else min(10, env.num_clients)
 
 
-def weighted_mean(done: Mapping[int, Update]) -> se.State:
+def weighted_mean(done: Mapping[int, Update]) -> se.Model:
     """w^{t+1}, of the models as they reach the server."""
     total = sum(update.samples for update in done.values())
     models = [update.sent.model for update in done.values()]
     return se.combine(models, [update.samples / total for update in done.values()])
 
 
-def served(state: Server, model: se.State, done: Mapping[int, Update], t: int, env: Env) -> Server:
+def served(state: Server, model: se.Model, done: Mapping[int, Update], t: int, env: Env) -> Server:
     """The server with its new model, and a message of it. The server is the node after the last client."""
     sent = send(model, env.num_clients, t + 1, env.messages, state.sent)
     lossy = {k: update.sent if update.sent.lost is not None else None for k, update in done.items()}
@@ -136,7 +135,7 @@ def traffic(state: Server, done: Mapping[int, Update], env: Env) -> Traffic:
     return server(env.num_clients, [*done], state.sent, [update.sent for update in done.values()])
 
 
-def ended(state: Server, model: se.State, done: Mapping[int, Update], t: int, env: Env) -> Round:
+def ended(state: Server, model: se.Model, done: Mapping[int, Update], t: int, env: Env) -> Round:
     """The round after which the server has `model`."""
     now = served(state, model, done, t, env)
     return Round(
@@ -154,11 +153,11 @@ def ended(state: Server, model: se.State, done: Mapping[int, Update], t: int, en
     )
 
 
-def tested(model: se.State, env: Env) -> tuple[float | None, ...]:
+def tested(model: se.Model, env: Env) -> tuple[float | None, ...]:
     """Accuracy of `model` on every client's test samples."""
     found = env.map(test, dict.fromkeys(range(env.num_clients), model))
     return tuple(found[k] for k in range(env.num_clients))
 
 
-def test(worker: Worker, k: int, model: se.State) -> float | None:
+def test(worker: Worker, k: int, model: se.Model) -> float | None:
     return worker.test(k, model)

@@ -32,9 +32,9 @@ import sparse_engine as se
 from fl.algorithms import fedavg
 from fl.algorithms.base import Env, Round
 from fl.algorithms.fedavg import Inputs, Server, Update
-from fl.client import Worker
+from fl.algorithms.messages import send
 from fl.config import Count, Messages, Share
-from fl.messages import send
+from fl.train.worker import Worker
 
 
 class Config(fedavg.Config):

@@ -29,10 +29,10 @@ from pydantic import Field
 
 import sparse_engine as se
 from fl.algorithms.base import Env, Inputs, Round, at_once
-from fl.client import Worker
+from fl.algorithms.messages import Sent, send
 from fl.config import Messages, Positive, Section
-from fl.messages import Sent, send
-from fl.topology import Neighbours, from_links
+from fl.train.worker import Worker
+from fl.world.topology import Neighbours, from_links
 
 
 class Config(Section):
@@ -44,7 +44,7 @@ class Config(Section):
 
 @dataclass(frozen=True)
 class Client:
-    model: se.State  # z, trained
+    model: se.Model  # z, trained
     sent: Sent  # the message of its part on the next round's mask
 
 

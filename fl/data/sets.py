@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from fl.config_source import is_path
+from fl.config.source import is_path
 from fl.data import cifar, memory, npz
 from fl.data.dataset import Dataset, Part, channel_statistics
 

@@ -6,7 +6,7 @@ a, b: one shape, contiguous. relu alone and the gradient, dy where y > 0 for bot
 
 from torch import Tensor
 
-from kernels import checks, memory, registry
+from sparsefl.kernels import checks, memory, registry
 
 _call = registry.bind(__name__)
 

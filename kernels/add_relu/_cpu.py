@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from kernels.native import extension, num_threads, pointer
-from kernels.registry import register
+from sparsefl.kernels.native import extension, num_threads, pointer
+from sparsefl.kernels.registry import register
 
 
 @register("add_relu", "cpu")

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from kernels.registry import register
+from sparsefl.kernels.registry import register
 
 
 @register("add_relu", "reference")

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from kernels import checks, memory, registry
-from kernels.layout import WORD, Bitmap, Csr, Segments, Transpose
+from sparsefl.kernels import checks, memory, registry
+from sparsefl.kernels.layout import WORD, Bitmap, Csr, Segments, Transpose
 
 _call = registry.bind(__name__)
 _MOST = 2**31 - 1  # CSR indices are int32

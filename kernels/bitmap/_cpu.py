@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from kernels.layout import Csr, Segments, Transpose
-from kernels.native import extension, placement, pointer
-from kernels.registry import register
+from sparsefl.kernels.layout import Csr, Segments, Transpose
+from sparsefl.kernels.native import extension, placement, pointer
+from sparsefl.kernels.registry import register
 
 
 @register("bitmap_count", "cpu")

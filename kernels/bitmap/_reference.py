@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from kernels.layout import WORD, Csr, Segments, Transpose
-from kernels.registry import register
+from sparsefl.kernels.layout import WORD, Csr, Segments, Transpose
+from sparsefl.kernels.registry import register
 
 
 @register("bitmap_count", "reference")

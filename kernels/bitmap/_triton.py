@@ -11,10 +11,10 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from kernels import tile
-from kernels.layout import Bitmap, Csr, Segments, Transpose
-from kernels.pack._triton import pack_any, unpack_any
-from kernels.registry import register
+from sparsefl.kernels import tile
+from sparsefl.kernels.layout import Bitmap, Csr, Segments, Transpose
+from sparsefl.kernels.pack._triton import pack_any, unpack_any
+from sparsefl.kernels.registry import register
 
 
 @register("bitmap_count", "triton")

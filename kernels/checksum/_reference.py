@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.registry import register
+from sparsefl.kernels.registry import register
 
 ALL = 2**64 - 1
 P1, P2, P3, P4, P5 = (

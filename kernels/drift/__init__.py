@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from kernels import checks, registry
-from kernels.layout import Packed
+from sparsefl.kernels import checks, registry
+from sparsefl.kernels.layout import Packed
 
 _call = registry.bind(__name__)
 

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from kernels.layout import Packed
-from kernels.native import extension, num_threads, placement, pointer
-from kernels.registry import register
+from sparsefl.kernels.layout import Packed
+from sparsefl.kernels.native import extension, num_threads, placement, pointer
+from sparsefl.kernels.registry import register
 
 
 @register("drift", "cpu")

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from kernels.bitmap._reference import dense_mask
-from kernels.layout import Packed
-from kernels.registry import register
+from sparsefl.kernels.bitmap._reference import dense_mask
+from sparsefl.kernels.layout import Packed
+from sparsefl.kernels.registry import register
 
 
 @register("drift", "reference")

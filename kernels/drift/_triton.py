@@ -9,9 +9,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import tile
-from kernels.layout import Packed
-from kernels.registry import register
+from sparsefl.kernels import tile
+from sparsefl.kernels.layout import Packed
+from sparsefl.kernels.registry import register
 
 
 @triton.jit

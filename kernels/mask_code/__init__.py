@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kernels import bitmap as bitmaps
-from kernels import memory, registry
-from kernels.layout import Bitmap, Segments
+from sparsefl.kernels import bitmap as bitmaps
+from sparsefl.kernels import memory, registry
+from sparsefl.kernels.layout import Bitmap, Segments
 
 _call = registry.bind(__name__)
 _MOST = 2**32 - 1  # entries of a tensor: p = c / n has 32 bits after the point

@@ -5,10 +5,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kernels.layout import Bitmap, Segments
-from kernels.mask_code import Flips
-from kernels.native import address, extension, placement, pointer
-from kernels.registry import register
+from sparsefl.kernels.layout import Bitmap, Segments
+from sparsefl.kernels.mask_code import Flips
+from sparsefl.kernels.native import address, extension, placement, pointer
+from sparsefl.kernels.registry import register
 
 
 @register("mask_encode", "cpu")

@@ -22,10 +22,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kernels.bitmap._reference import bitmap_from_mask, dense_mask
-from kernels.layout import Bitmap, Segments
-from kernels.mask_code import Flips
-from kernels.registry import register
+from sparsefl.kernels.bitmap._reference import bitmap_from_mask, dense_mask
+from sparsefl.kernels.layout import Bitmap, Segments
+from sparsefl.kernels.mask_code import Flips
+from sparsefl.kernels.registry import register
 
 Bytes = NDArray[np.uint8]
 SCALE, LANES, LOW = 24, 4, 1 << 31

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from kernels import checks, memory, registry
-from kernels.layout import Bitmap, Packed
+from sparsefl.kernels import checks, memory, registry
+from sparsefl.kernels.layout import Bitmap, Packed
 
 _call = registry.bind(__name__)
 MOST = 4095  # models in one call

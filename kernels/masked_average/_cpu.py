@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from kernels.layout import Bitmap, Packed
-from kernels.native import extension, num_threads, pointer
-from kernels.registry import register
+from sparsefl.kernels.layout import Bitmap, Packed
+from sparsefl.kernels.native import extension, num_threads, pointer
+from sparsefl.kernels.registry import register
 
 
 @register("masked_average", "cpu")

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from kernels.bitmap._reference import dense_mask
-from kernels.layout import Bitmap, Packed
-from kernels.registry import register
+from sparsefl.kernels.bitmap._reference import dense_mask
+from sparsefl.kernels.layout import Bitmap, Packed
+from sparsefl.kernels.registry import register
 
 
 @register("masked_average", "reference")

@@ -9,8 +9,8 @@ s scales the gradient before weight decay: max_norm / |g| where the norm is clip
 
 from torch import Tensor
 
-from kernels import checks, registry
-from kernels.layout import Bitmap
+from sparsefl.kernels import checks, registry
+from sparsefl.kernels.layout import Bitmap
 
 _call = registry.bind(__name__)
 

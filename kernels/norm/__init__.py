@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kernels import checks, memory, registry
+from sparsefl.kernels import checks, memory, registry
 
 _call = registry.bind(__name__)
 

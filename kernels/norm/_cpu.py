@@ -2,9 +2,9 @@
 
 from torch import Tensor
 
-from kernels.native import extension, num_threads, pointer
-from kernels.norm import Gradients, Normed
-from kernels.registry import register
+from sparsefl.kernels.native import extension, num_threads, pointer
+from sparsefl.kernels.norm import Gradients, Normed
+from sparsefl.kernels.registry import register
 
 
 @register("group_norm", "cpu")

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from kernels.norm import Gradients, Normed
-from kernels.registry import register
+from sparsefl.kernels.norm import Gradients, Normed
+from sparsefl.kernels.registry import register
 
 
 @register("group_norm", "reference")

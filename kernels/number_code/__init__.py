@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kernels import registry
+from sparsefl.kernels import registry
 
 _call = registry.bind(__name__)
 Bytes = NDArray[np.uint8]

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.native import address, extension
-from kernels.registry import register
+from sparsefl.kernels.native import address, extension
+from sparsefl.kernels.registry import register
 
 Bytes = NDArray[np.uint8]
 

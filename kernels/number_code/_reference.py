@@ -19,8 +19,8 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.number_code import BLOCK
-from kernels.registry import register
+from sparsefl.kernels.number_code import BLOCK
+from sparsefl.kernels.registry import register
 
 Bytes = NDArray[np.uint8]
 SCALE, LANES, LOW = 12, 4, 1 << 31

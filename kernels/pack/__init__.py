@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from kernels import checks, memory, registry
-from kernels.layout import Bitmap
+from sparsefl.kernels import checks, memory, registry
+from sparsefl.kernels.layout import Bitmap
 
 _call = registry.bind(__name__)
 

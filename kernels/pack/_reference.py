@@ -2,9 +2,9 @@
 
 from torch import Tensor
 
-from kernels.bitmap._reference import dense_mask
-from kernels.layout import Bitmap
-from kernels.registry import register
+from sparsefl.kernels.bitmap._reference import dense_mask
+from sparsefl.kernels.layout import Bitmap
+from sparsefl.kernels.registry import register
 
 
 @register("pack", "reference")

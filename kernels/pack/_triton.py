@@ -7,9 +7,9 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from kernels import tile
-from kernels.layout import Bitmap
-from kernels.registry import register
+from sparsefl.kernels import tile
+from sparsefl.kernels.layout import Bitmap
+from sparsefl.kernels.registry import register
 
 
 @tile.kernel

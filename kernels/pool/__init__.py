@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kernels import checks, memory, registry
+from sparsefl.kernels import checks, memory, registry
 
 _call = registry.bind(__name__)
 Pair = tuple[int, int]

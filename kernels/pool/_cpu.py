@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from kernels.native import extension, num_threads, pointer
-from kernels.pool import Maxima, Window
-from kernels.registry import register
+from sparsefl.kernels.native import extension, num_threads, pointer
+from sparsefl.kernels.pool import Maxima, Window
+from sparsefl.kernels.registry import register
 
 
 @register("max_pool", "cpu")

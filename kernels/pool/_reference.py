@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kernels.pool import Maxima, Window
-from kernels.registry import register
+from sparsefl.kernels.pool import Maxima, Window
+from sparsefl.kernels.registry import register
 
 
 @register("max_pool", "reference")

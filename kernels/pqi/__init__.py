@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kernels import checks, registry
+from sparsefl.kernels import checks, registry
 
 _call = registry.bind(__name__)
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from kernels.native import extension, num_threads, pointer
-from kernels.registry import register
+from sparsefl.kernels.native import extension, num_threads, pointer
+from sparsefl.kernels.registry import register
 
 
 @register("pq_norms", "cpu")

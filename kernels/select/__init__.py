@@ -9,9 +9,9 @@ refused.
 import torch
 from torch import Tensor
 
-from kernels import bitmap as bitmaps
-from kernels import checks, memory, registry
-from kernels.layout import Bitmap
+from sparsefl.kernels import bitmap as bitmaps
+from sparsefl.kernels import checks, memory, registry
+from sparsefl.kernels.layout import Bitmap
 
 _call = registry.bind(__name__)
 

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from kernels.layout import Bitmap
-from kernels.native import extension, num_threads, pointer, structure
-from kernels.registry import register
+from sparsefl.kernels.layout import Bitmap
+from sparsefl.kernels.native import extension, num_threads, pointer, structure
+from sparsefl.kernels.registry import register
 
 
 @register("select", "cpu")

@@ -19,10 +19,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import tile
-from kernels.layout import Bitmap
-from kernels.pack._triton import pack
-from kernels.registry import register
+from sparsefl.kernels import tile
+from sparsefl.kernels.layout import Bitmap
+from sparsefl.kernels.pack._triton import pack
+from sparsefl.kernels.registry import register
 
 BINS = tl.constexpr(256)
 _SHIFTS = (24, 16, 8, 0)

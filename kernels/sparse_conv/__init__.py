@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels import checks, memory, registry
-from kernels.layout import Bitmap
+from sparsefl.kernels import checks, memory, registry
+from sparsefl.kernels.layout import Bitmap
 
 _call = registry.bind(__name__)
 KERNELS = ("sparse", "dense", "winograd")

@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
-from kernels import memory
-from kernels.native import extension, num_threads, pointer
-from kernels.pack import pack, unpack
-from kernels.registry import register
-from kernels.sparse_conv import Conv, plan
-from kernels.sparse_conv.plan import DenseSweep, Direction, Planes, Sweep
+from sparsefl.kernels import memory
+from sparsefl.kernels.native import extension, num_threads, pointer
+from sparsefl.kernels.pack import pack, unpack
+from sparsefl.kernels.registry import register
+from sparsefl.kernels.sparse_conv import Conv, plan
+from sparsefl.kernels.sparse_conv.plan import DenseSweep, Direction, Planes, Sweep
 
 
 @register("conv_forward", "cpu")

@@ -5,9 +5,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn import grad
 
-from kernels.bitmap._reference import dense_mask
-from kernels.registry import register
-from kernels.sparse_conv import Conv
+from sparsefl.kernels.bitmap._reference import dense_mask
+from sparsefl.kernels.registry import register
+from sparsefl.kernels.sparse_conv import Conv
 
 
 @register("conv_forward", "reference")

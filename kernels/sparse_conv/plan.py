@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels import bitmap, memory
-from kernels.native import extension, pointer
-from kernels.sparse_conv import Conv
+from sparsefl.kernels import bitmap, memory
+from sparsefl.kernels.native import extension, pointer
+from sparsefl.kernels.sparse_conv import Conv
 
 L1 = 20 * 1024  # bytes of a block's input that stay in L1 beside sums and weights
 L2 = 128 * 1024  # bytes of the sums of a group of rows

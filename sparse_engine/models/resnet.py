@@ -3,7 +3,7 @@
     conv1, layer1..4 of two basic blocks (64, 128, 256, 512 channels), mean over positions, linear
 
 Where channels or stride change, `shortcut` is a 1x1 convolution and a norm; its name keeps it from being
-pruned (`sparse_engine.modules.EXEMPT`). Norms are called bn1, bn2 whatever they are.
+pruned (`sparse_engine.nn.bridge.EXEMPT`). Norms are called bn1, bn2 whatever they are.
 """
 
 import torch.nn.functional as F

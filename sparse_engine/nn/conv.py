@@ -2,9 +2,9 @@
 
 from torch import Tensor, nn
 
-from sparse_engine import functional
+from sparse_engine.model.tensor import SparseTensor
+from sparse_engine.nn import functional
 from sparse_engine.nn.layer import SparseLayer
-from sparse_engine.tensor import SparseTensor
 
 
 class SparseConv2d(SparseLayer):

@@ -2,7 +2,7 @@
 
 `sparsify` replaces the prunable Conv2d and Linear layers. Everything else stays the user's own code: between
 sparse layers images are batch-last, elementwise operations keep that, and norms, pools and dense convolutions
-on such images run on our kernels too (sparse_engine/intercept.py), also where they are called as functions.
+on such images run on our kernels too (sparse_engine/nn/intercept.py), also where they are functions.
 """
 
 import copy
@@ -14,8 +14,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from sparse_engine.masks import erk_masks, uniform_masks
-from sparse_engine.modules import EXEMPT, prunable
+from sparse_engine.model.masks import erk_masks, uniform_masks
+from sparse_engine.nn.bridge import EXEMPT, prunable
 from sparse_engine.nn.conv import SparseConv2d
 from sparse_engine.nn.layer import SparseLayer
 from sparse_engine.nn.linear import SparseLinear

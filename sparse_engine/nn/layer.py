@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from kernels import bitmap as bitmaps
-from kernels.layout import Bitmap, Packed, Segments
-from kernels.masked_average import masked_average
-from kernels.sparse_conv import Conv
-from sparse_engine.functional import Watcher
-from sparse_engine.pattern import Pattern
-from sparse_engine.tensor import SparseTensor
+from sparse_engine.model.pattern import Pattern
+from sparse_engine.model.tensor import SparseTensor
+from sparse_engine.nn.functional import Watcher
+from sparsefl.kernels import bitmap as bitmaps
+from sparsefl.kernels.layout import Bitmap, Packed, Segments
+from sparsefl.kernels.masked_average import masked_average
+from sparsefl.kernels.sparse_conv import Conv
 
 Dense = TypeVar("Dense", nn.Conv2d, nn.Linear)
 Sparse = TypeVar("Sparse", bound="SparseLayer")

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparse_engine.batch_last import to_images, to_planes
-from sparse_engine.intercept import BatchLast
+from sparse_engine.nn.batch_last import to_images, to_planes
+from sparse_engine.nn.intercept import BatchLast
 
 
 class Wrapped(nn.Module):

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import sparse_engine as se
-from bench import authors, report
-from bench.stopwatch import Stopwatch
 from fl.data.dataset import Dataset, Part
+from sparsefl.bench import authors, report
+from sparsefl.bench.stopwatch import Stopwatch
 
 
 def data(samples):
@@ -108,7 +108,7 @@ def test_another_folder_is_refused(tmp_path):
 
 def test_a_stopwatch_splits_a_call_and_puts_functions_back(monkeypatch):
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr("bench.stopwatch.process_time", lambda: clock.now)
+    monkeypatch.setattr("sparsefl.bench.stopwatch.process_time", lambda: clock.now)
 
     def takes(seconds):
         def work():

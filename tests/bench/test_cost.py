@@ -1,11 +1,11 @@
-"""The paper's table, from the networks. Forward FLOP and entries here are SPEC's figures, not the code's."""
+"""The paper's table, from the networks. Forward FLOP and entries here are algorithms.md's, not the code's."""
 
 import json
 
 import pytest
 
-from bench import __main__ as command
-from bench import cost, report, theta
+from sparsefl.bench import __main__ as command
+from sparsefl.bench import cost, report, theta
 
 ENTRIES = {"HAM10000": 23_259_975 + 3 * 4097, "CIFAR10": 11_173_962, "CIFAR100": 9_277_284}
 FORWARD = {"HAM10000": 376_020_999 + 3 * (2 * 4096 + 1), "CIFAR10": 1_110_845_450, "CIFAR100": 305_782_884}
@@ -113,4 +113,4 @@ def test_the_tables(result, tmp_path, capsys):
 
 def test_a_wrong_setting_is_refused(capsys):
     assert command.main(["cost", "--neighbours", "1"]) == 2
-    assert "expected M > 1" in capsys.readouterr().out
+    assert "expected M > 1" in capsys.readouterr().err

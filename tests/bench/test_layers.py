@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from bench import layers, models, report
+from sparsefl.bench import layers, models, report
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,8 @@ from math import prod
 import pytest
 import torch
 
-from bench import __main__ as command
-from bench import cases, ops, report
+from sparsefl.bench import __main__ as command
+from sparsefl.bench import cases, ops, report
 
 RESNET18 = cases.resnet18_shapes()
 TINY = {"conv": (8, 3, 3, 3), "wide": (16, 8, 3, 3), "linear": (10, 16)}

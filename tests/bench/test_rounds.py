@@ -8,10 +8,11 @@ import browser
 import pytest
 import torch
 
-from bench import __main__ as bench
-from bench import report, rounds, rounds_plot
-from fl import config, federation
-from fl.rundir import read_jsonl
+from fl import config
+from fl.run import runs
+from fl.run.rundir import read_jsonl
+from sparsefl.bench import __main__ as bench
+from sparsefl.bench import report, rounds, rounds_plot
 
 TINY = ("num_clients=3", "num_rounds=2", "topology.degree=1", "training.epochs=1",
         "data.train_per_client=32", "data.test_per_client=20", "model.width=8")  # fmt: skip
@@ -37,7 +38,7 @@ def made(accuracies, times=None):
 @pytest.mark.parametrize("kernels", rounds.KERNELS)
 def test_a_contestant_is_the_run_that_the_loop_does(rows, kernels, tmp_path):
     cfg = config.load("demo", [*TINY, "seed=6", f"training.kernels={kernels}"])
-    federation.start(cfg, tmp_path / "run", federation.Options(workers=1))
+    runs.start(cfg, tmp_path / "run", runs.Options(workers=1))
     wanted = read_jsonl(tmp_path / "run" / "metrics.jsonl")
     found = [row for row in rows if (row["seed"], row["kernels"]) == (6, kernels)]
     for ours, theirs in zip(found, wanted, strict=True):
@@ -111,7 +112,7 @@ def test_the_command_writes_a_table_and_the_curves(tmp_path, capsys, monkeypatch
 
 def test_a_plot_is_refused_before_the_runs(capsys):
     assert bench.main(["rounds", "--quick", "--plot", "curves.pdf"]) == 2
-    assert "ends in .html or .png, got curves.pdf" in capsys.readouterr().out
+    assert "ends in .html or .png, got curves.pdf" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(browser.CHROMIUM is None, reason="no Chromium")

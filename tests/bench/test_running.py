@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from bench import authors, layers, models, ops, rounds, running, wire
+from sparsefl.bench import authors, layers, models, ops, rounds, running, wire
 
 ROW = {"model": "resnet18", "batch": 32, "density": 0.5, "name": "sparsefl", "median_ms": 4109.1706229999545}
 

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from bench import layers, sparseprop
-from bench.timing import Timing
+from sparsefl.bench import layers, sparseprop
+from sparsefl.bench.timing import Timing
 
 
 class SparseLayer(nn.Module):

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from bench import theory
-from bench.theory import Setting
+from sparsefl.bench import theory
+from sparsefl.bench.theory import Setting
 
 
 def test_step_sizes():

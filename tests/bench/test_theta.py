@@ -5,7 +5,7 @@ import json
 import browser
 import pytest
 
-from bench import cli, cost, theta, theta_plot
+from sparsefl.bench import cli, cost, theta, theta_plot
 
 # 16 TFLOP train in 5 * 16e12 / 80e12 = 1 s for 450 J;  2^20 * 119.2092895... MB are 1e9 bits: 1 s for 1 J
 MB = 1e9 / 8 / 2**20
@@ -56,12 +56,12 @@ def test_where_one_is_cheaper_by_hand():
 
 @pytest.fixture(scope="module")
 def rows():
-    """All methods and data sets, with the depth of SPEC.md."""
+    """All methods and data sets, with the depth of algorithms.md."""
     return theta.rows(list(cost.run(real=False)), waits=17.12)
 
 
 def test_the_papers_constants_by_hand(rows):
-    """SPEC's ResNet18: 8.31e12 FLOP and 426.3 MB dense; DisPFL .801 of it and a batch of 128."""
+    """algorithms.md's ResNet18: 8.31e12 FLOP and 426.3 MB dense; DisPFL .801 of it and a batch of 128."""
     found = theta.of(rows, "CIFAR10")
     dense_s, dense_link_s = 5 * 2495 * 3 * 1_110_845_450 / 80e12, 10 * 4 * 8 * 11_173_962 / 1e9
     assert (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.timing import Timing, take_turns
+from sparsefl.bench.timing import Timing, take_turns
 
 
 @pytest.mark.parametrize(("burst", "expected"), [(0, "abab"), (2, "aaabbb" * 2)])

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import sparse_engine as se
-from bench import __main__ as command
-from bench import models, wire
-from kernels.bitmap import to_mask
+from sparsefl.bench import __main__ as command
+from sparsefl.bench import models, wire
+from sparsefl.kernels.bitmap import to_mask
 
 
 @pytest.fixture(autouse=True)

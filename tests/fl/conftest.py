@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fl import config
-from fl.rundir import CHECKPOINT, CLIENTS, METRICS, TIMING, read_jsonl
+from fl.run.rundir import CHECKPOINT, CLIENTS, METRICS, TIMING, read_jsonl
 
 TINY = """
 name = "tiny"

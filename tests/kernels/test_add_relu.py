@@ -1,11 +1,11 @@
-"""kernels.add_relu: one rounding, so it equals torch bit for bit, on every variant."""
+"""sparsefl.kernels.add_relu: one rounding, so it equals torch bit for bit, on every variant."""
 
 import pytest
 import torch
 from helpers import randn, variants
 
-from kernels import use_backend, use_threads
-from kernels.add_relu import add_relu, add_relu_
+from sparsefl.kernels import use_backend, use_threads
+from sparsefl.kernels.add_relu import add_relu, add_relu_
 
 VARIANTS = variants(without=["triton"])
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kernels import aot, registry, tile
+from sparsefl.kernels import aot, registry, tile
 
 ROOT = Path(aot.__file__).parent
 SOURCES = [ROOT / "tile.py", *ROOT.glob("*/_triton.py")]
@@ -19,7 +19,7 @@ SOURCES = [ROOT / "tile.py", *ROOT.glob("*/_triton.py")]
 def rows() -> list[dict]:
     """In a process of its own: this one may have Triton's interpreter on, and that is decided at import."""
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "kernels.aot", "--json"]
+    command = [sys.executable, "-m", "sparsefl.kernels.aot", "--json"]
     done = subprocess.run(command, env=env, cwd=ROOT.parent, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

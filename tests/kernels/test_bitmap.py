@@ -1,4 +1,4 @@
-"""kernels.bitmap against plain torch and scipy, on every variant."""
+"""sparsefl.kernels.bitmap against plain torch and scipy, on every variant."""
 
 import numpy as np
 import pytest
@@ -8,8 +8,8 @@ from helpers import random_bitmap, variants
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels import bitmap, use_backend
-from kernels.layout import Segments
+from sparsefl.kernels import bitmap, use_backend
+from sparsefl.kernels.layout import Segments
 
 SIZES = [(0,), (1,), (63,), (64,), (65,), (1023, 0, 1025), (5, 640, 64)]
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from helpers import variants
 
-from kernels import use_backend
-from kernels.checksum import checksum
+from sparsefl.kernels import use_backend
+from sparsefl.kernels.checksum import checksum
 
 EVERY = variants(without=("triton",))
 

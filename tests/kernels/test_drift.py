@@ -1,12 +1,12 @@
-"""kernels.drift against dense float64 norms, on every variant."""
+"""sparsefl.kernels.drift against dense float64 norms, on every variant."""
 
 import pytest
 import torch
 from helpers import assert_close, randn, random_bitmap, variants
 
-from kernels import bitmap, use_backend, use_threads
-from kernels.drift import drift
-from kernels.layout import Packed
+from sparsefl.kernels import bitmap, use_backend, use_threads
+from sparsefl.kernels.drift import drift
+from sparsefl.kernels.layout import Packed
 
 
 def model(sizes, density, seed):

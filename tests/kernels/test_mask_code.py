@@ -9,11 +9,11 @@ from helpers import random_bitmap, variants
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels import mask_code, use_backend
-from kernels.bitmap import from_mask, full
-from kernels.layout import Segments
-from kernels.mask_code import Flips
-from kernels.mask_code._reference import LOW, ORDER, frequencies
+from sparsefl.kernels import mask_code, use_backend
+from sparsefl.kernels.bitmap import from_mask, full
+from sparsefl.kernels.layout import Segments
+from sparsefl.kernels.mask_code import Flips
+from sparsefl.kernels.mask_code._reference import LOW, ORDER, frequencies
 
 NATIVE = variants(without=("reference", "triton"))
 EVERY = variants(without=("triton",))

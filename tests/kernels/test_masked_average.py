@@ -1,4 +1,4 @@
-"""kernels.masked_average against float64, on every variant and over every regime of density."""
+"""sparsefl.kernels.masked_average against float64, on every variant and over every regime of density."""
 
 import pytest
 import torch
@@ -6,9 +6,9 @@ from helpers import assert_close, randn, random_bitmap, variants
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels import bitmap, use_backend, use_threads
-from kernels.layout import Packed
-from kernels.masked_average import masked_average
+from sparsefl.kernels import bitmap, use_backend, use_threads
+from sparsefl.kernels.layout import Packed
+from sparsefl.kernels.masked_average import masked_average
 
 
 def models(sizes, densities, seed=0):

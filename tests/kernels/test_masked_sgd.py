@@ -1,11 +1,11 @@
-"""kernels.masked_sgd against float64 and against torch.optim.SGD."""
+"""sparsefl.kernels.masked_sgd against float64 and against torch.optim.SGD."""
 
 import pytest
 import torch
 from helpers import assert_close, randn, random_bitmap, variants
 
-from kernels import bitmap, use_backend, use_threads
-from kernels.masked_sgd import masked_sgd_
+from sparsefl.kernels import bitmap, use_backend, use_threads
+from sparsefl.kernels.masked_sgd import masked_sgd_
 
 SETTINGS = {
     "plain": {"lr": 0.1},

@@ -1,4 +1,4 @@
-"""kernels.memory: buffers come back, join, and are never two people's."""
+"""sparsefl.kernels.memory: buffers come back, join, and are never two people's."""
 
 import threading
 from itertools import pairwise
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from kernels import memory, native
+from sparsefl.kernels import memory, native
 
 pytestmark = pytest.mark.skipif(
     not (native.isas() and native.extension().pooled()),

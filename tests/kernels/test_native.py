@@ -12,12 +12,12 @@ import pytest
 import torch
 from helpers import randn, random_bitmap
 
-from kernels import native, num_threads, use_threads
-from kernels.drift import drift
-from kernels.layout import Packed
-from kernels.masked_average import masked_average
-from kernels.pqi import pqi
-from kernels.select import select
+from sparsefl.kernels import native, num_threads, use_threads
+from sparsefl.kernels.drift import drift
+from sparsefl.kernels.layout import Packed
+from sparsefl.kernels.masked_average import masked_average
+from sparsefl.kernels.pqi import pqi
+from sparsefl.kernels.select import select
 
 SIZES = (300_000, 64, 0, 200_001)  # several chunks, so that two threads have something to share
 

@@ -1,4 +1,4 @@
-"""kernels.norm against torch's own norms and autograd in float64, on every native variant."""
+"""sparsefl.kernels.norm against torch's own norms and autograd in float64, on every native variant."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from kernels import norm, use_backend, use_threads
+from sparsefl.kernels import norm, use_backend, use_threads
 
 NATIVE = variants(without=["reference", "triton"])
 TOLERANCE = 1e-5  # relative to the largest, in float32; of sums, to the size that they have by chance

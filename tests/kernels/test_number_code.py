@@ -7,9 +7,9 @@ from helpers import randn, variants
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels import number_code, use_backend
-from kernels.number_code import BLOCK
-from kernels.number_code._reference import LOW, frequencies
+from sparsefl.kernels import number_code, use_backend
+from sparsefl.kernels.number_code import BLOCK
+from sparsefl.kernels.number_code._reference import LOW, frequencies
 
 EVERY = variants(without=("triton",))
 NATIVE = variants(without=("reference", "triton"))

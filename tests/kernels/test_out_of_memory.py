@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels import memory, native
-from sparse_engine import selfcheck
+from sparse_engine.doctor import selfcheck
+from sparsefl.kernels import memory, native
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [

@@ -1,11 +1,11 @@
-"""kernels.pack: dense <-> packed is exact, on every variant."""
+"""sparsefl.kernels.pack: dense <-> packed is exact, on every variant."""
 
 import pytest
 import torch
 from helpers import randn, random_bitmap, variants
 
-from kernels import bitmap, use_backend, use_threads
-from kernels.pack import pack, unpack
+from sparsefl.kernels import bitmap, use_backend, use_threads
+from sparsefl.kernels.pack import pack, unpack
 
 
 @pytest.mark.parametrize("variant", variants())

@@ -1,4 +1,4 @@
-"""kernels.pool against torch's own pools and autograd in float64, on every native variant."""
+"""sparsefl.kernels.pool against torch's own pools and autograd in float64, on every native variant."""
 
 import pytest
 import torch
@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from kernels import pool, use_backend, use_threads
-from kernels.pool import Window
+from sparsefl.kernels import pool, use_backend, use_threads
+from sparsefl.kernels.pool import Window
 
 NATIVE = variants(without=["reference", "triton"])
 ALL = [*NATIVE, "reference"]

@@ -1,4 +1,4 @@
-"""kernels.pqi: closed forms, float64, and degenerate layers, on every variant."""
+"""sparsefl.kernels.pqi: closed forms, float64, and degenerate layers, on every variant."""
 
 import math
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 from helpers import randn, variants
 
-from kernels import use_backend, use_threads
-from kernels.pqi import pqi
+from sparsefl.kernels import use_backend, use_threads
+from sparsefl.kernels.pqi import pqi
 
 
 def offsets(*sizes):

@@ -9,9 +9,9 @@ import pytest
 import torch
 from helpers import randn, random_bitmap
 
-from kernels import native, registry, sparse_conv, use_backend
-from kernels.errors import NoKernel, NotBuilt
-from kernels.pqi import pqi
+from sparsefl.kernels import native, registry, sparse_conv, use_backend
+from sparsefl.kernels.errors import NoKernel, NotBuilt
+from sparsefl.kernels.pqi import pqi
 
 ROOT = Path(__file__).parents[2]
 OFFSETS = torch.tensor([0, 5])
@@ -142,7 +142,7 @@ def test_an_error_inside_a_kernels_file_is_not_taken_for_a_missing_one(monkeypat
 
     monkeypatch.setattr(registry.importlib, "import_module", broken)
     with pytest.raises(ModuleNotFoundError, match="triton"):
-        registry._loaded("kernels.pqi", "pq_norms", "triton")
+        registry._loaded("sparsefl.kernels.pqi", "pq_norms", "triton")
 
 
 @pytest.mark.parametrize("isa", native.isas())

@@ -1,4 +1,4 @@
-"""kernels.select against a stable sort, on every variant."""
+"""sparsefl.kernels.select against a stable sort, on every variant."""
 
 import pytest
 import torch
@@ -6,8 +6,8 @@ from helpers import randn, random_bitmap, variants
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels import bitmap, use_backend, use_threads
-from kernels.select import select
+from sparsefl.kernels import bitmap, use_backend, use_threads
+from sparsefl.kernels.select import select
 
 
 def chosen(variant, x, candidates, k, **how):

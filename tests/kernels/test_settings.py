@@ -1,10 +1,10 @@
-"""kernels.settings: what the environment variables may be."""
+"""sparsefl.kernels.settings: what the environment variables may be."""
 
 import pytest
 
-from kernels import settings, use_threads
-from kernels.errors import SettingError
-from kernels.settings import Settings
+from sparsefl.kernels import settings, use_threads
+from sparsefl.kernels.errors import SettingError
+from sparsefl.kernels.settings import Settings
 
 
 def test_not_set_and_set_to_nothing_are_the_same():

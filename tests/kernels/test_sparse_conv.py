@@ -1,4 +1,4 @@
-"""kernels.sparse_conv against dense PyTorch in float64, on every variant."""
+"""sparsefl.kernels.sparse_conv against dense PyTorch in float64, on every variant."""
 
 import pytest
 import torch
@@ -6,9 +6,9 @@ from helpers import assert_close, random_bitmap, variants
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels import sparse_conv as sc
-from kernels import use_backend, use_threads
-from kernels.sparse_conv import plan
+from sparsefl.kernels import sparse_conv as sc
+from sparsefl.kernels import use_backend, use_threads
+from sparsefl.kernels.sparse_conv import plan
 
 NATIVE = variants(without=["reference", "triton"])
 

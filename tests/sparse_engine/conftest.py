@@ -8,9 +8,9 @@ import torch
 from helpers import randn, random_bitmap
 from torch import nn
 
-from kernels.bitmap import from_mask
-from kernels.pack import pack
-from sparse_engine.state import Entry, Layout, State
+from sparse_engine.model.model import Entry, Layout, Model
+from sparsefl.kernels.bitmap import from_mask
+from sparsefl.kernels.pack import pack
 
 TOY = {"conv1.weight": (8, 3, 3, 3), "conv2.weight": (16, 8, 3, 3), "fc.weight": (10, 64)}
 
@@ -44,13 +44,13 @@ def toy():
 def random_state():
     """A function: a state with random pattern and values over weights of these shapes, and a bias each."""
 
-    def make(shapes=((6, 5), (4, 3, 3, 3), (130, 2)), density: float = 0.5, seed: int = 0) -> State:
+    def make(shapes=((6, 5), (4, 3, 3, 3), (130, 2)), density: float = 0.5, seed: int = 0) -> Model:
         names = tuple(f"w{i}" for i in range(len(shapes)))
         biases = tuple(Entry(f"b{i}", (shape[0],), torch.float32) for i, shape in enumerate(shapes))
         layout = Layout(names, tuple(map(tuple, shapes)), (*biases, Entry("steps", (), torch.int64)))
         bitmap = random_bitmap(layout.segments.sizes, density, seed)
         rest = randn(sum(shape[0] for shape in shapes), seed + 1)
-        return State(layout, bitmap, randn(bitmap.nnz, seed + 2), rest, torch.tensor([seed + 2**40]))
+        return Model(layout, bitmap, randn(bitmap.nnz, seed + 2), rest, torch.tensor([seed + 2**40]))
 
     return make
 
@@ -74,7 +74,7 @@ def golden():
 def golden_state():
     """A function: the golden toy network under `prefix` as a state, on the masks under `mask_prefix`."""
 
-    def make(arrays: dict[str, torch.Tensor], prefix: str, mask_prefix: str | None = None) -> State:
+    def make(arrays: dict[str, torch.Tensor], prefix: str, mask_prefix: str | None = None) -> Model:
         weights = {name: arrays[prefix + name] for name in TOY}
         masks = [arrays[mask_prefix + name] if mask_prefix else w != 0 for name, w in weights.items()]
         biases = {name: arrays[prefix + name] for name in ("conv1.bias", "conv2.bias", "fc.bias")}
@@ -83,6 +83,6 @@ def golden_state():
         bitmap = from_mask(torch.cat([m.reshape(-1) for m in masks]), layout.segments)
         dense = torch.cat([w.reshape(-1) for w in weights.values()])
         empty = torch.empty(0, dtype=torch.int64)
-        return State(layout, bitmap, pack(dense, bitmap), torch.cat(list(biases.values())), empty)
+        return Model(layout, bitmap, pack(dense, bitmap), torch.cat(list(biases.values())), empty)
 
     return make

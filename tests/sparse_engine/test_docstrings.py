@@ -7,7 +7,7 @@ import pytest
 
 import sparse_engine.nn.convert  # noqa: F401
 
-MODULES = ["nn.convert", "nn.report", "modules", "flops"]
+MODULES = ["nn.convert", "nn.report", "nn.bridge", "flops"]
 
 
 @pytest.mark.parametrize("name", MODULES)

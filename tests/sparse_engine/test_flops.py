@@ -1,4 +1,4 @@
-"""FLOP: SPEC.md's figures, torch's own counter, a network counted by hand, masks, the network left alone."""
+"""FLOP: algorithms.md's figures, torch's counter, a network by hand, masks, the network left alone."""
 
 from dataclasses import FrozenInstanceError
 
@@ -9,14 +9,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import sparse_engine as se
 from sparse_engine.flops import LayerFlops
-from sparse_engine.modules import prunable
+from sparse_engine.nn.bridge import prunable
 
 PAPER = {
     "resnet18": ((3, 32, 32), 1_110_845_450),
     "vgg11": ((3, 32, 32), 305_782_884),
     "alexnet": ((3, 64, 64), 376_020_999),
 }
-# SPEC.md 7 prints three digits. 8.315e12 is printed there as 8.32e12, so the last digit may be off by one.
+# Section 7 prints three digits. 8.315e12 is printed there as 8.32e12, so the last digit may be off by one.
 DIGITS = 1e-3
 
 
@@ -227,7 +227,7 @@ def test_layers_of_other_classes_count_by_what_they_store(monkeypatch):
     net = nn.Sequential(nn.Linear(3, 4), Sparse(), Sparse())
     stored = {"0.weight": torch.ones(4, 3, dtype=torch.bool), "1.weight": torch.arange(20).view(5, 4) < 6}
     net[2].pattern = se.Pattern.from_mask(torch.arange(25).view(5, 5) < 3)  # exempt: not in se.masks
-    monkeypatch.setattr("sparse_engine.modules.masks", lambda net: stored)
+    monkeypatch.setattr("sparse_engine.nn.bridge.masks", lambda net: stored)
     flops = se.count_flops(net, (3,))
     assert [(row.name, row.dense_macs, row.sparse_macs) for row in flops.layers] == [
         ("0.weight", 12, 12),

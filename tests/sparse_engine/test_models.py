@@ -1,4 +1,4 @@
-"""The networks: SPEC.md's parameter counts and names, shapes in and out, the seed decides, they train."""
+"""The networks: algorithms.md's parameter counts and names, shapes, the seed decides, they train."""
 
 import copy
 from pathlib import Path
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import sparse_engine as se
-from sparse_engine.modules import prunable
+from sparse_engine.nn.bridge import prunable
 
 
 def size(tensors):
@@ -100,7 +100,7 @@ def test_the_seed_decides(name):
 
 
 def test_resnet18_by_other_means():
-    """The same function written out, with an average pool of 4 as SPEC.md has it."""
+    """The same function written out, with an average pool of 4 as algorithms.md has it."""
     net = se.models.resnet18().eval()
     x = torch.randn(2, 3, 32, 32)
     y = net.bn1(net.conv1(x)).relu()

@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl import config, federation
+from fl import config
 from fl.config import ConfigError
 from fl.data import load, partition
 from fl.data.oversample import with_copies
+from fl.run import runs
 
 
 def test_by_hand():
@@ -59,16 +60,16 @@ def test_a_run_with_copies(lesions, tmp_path):
     changes = [f"data.root={tmp_path}", "data.name=ham10000", "model.name=mlp", "model.width=none"]
     cfg = config.load("demo", [*changes, "num_clients=4", "data.copies=[1, 9]", "data.partition=iid"])
     assert config.loads(config.dumps(cfg)) == cfg
-    parts = federation.prepare(cfg).partition
+    parts = runs.prepare(cfg).partition
     assert len(parts.train.of(0)) == np.bincount(lesions.train.labels) @ [1, 9] // 4
     with pytest.raises(ConfigError, match="data: expected copies from 1 on for each of 2 classes"):
-        federation.prepare(config.changed(cfg, ["data.copies=[1, 2, 3]"]))
+        runs.prepare(config.changed(cfg, ["data.copies=[1, 2, 3]"]))
     with pytest.raises(ConfigError, match="data.copies"):
         config.changed(cfg, ["data.copies=[0, 1]"])
 
 
 def test_the_preset_has_the_papers_samples():
-    """About 640 per client (650 of ours); SPEC.md 6: rho of DFedSAM."""
+    """About 640 per client (650 of ours); algorithms.md 6: rho of DFedSAM."""
     cfg = config.load("ham10000")
     stock = np.array([262, 411, 879, 92, 890, 5364, 114])  # training part: akiec bcc bkl df mel nv vasc
     assert stock @ cfg.data.copies // cfg.num_clients == 650 and "650 images per client" in cfg.description

@@ -1,0 +1,1 @@
+"""The command `sparsefl`: options, terminal, exit codes."""

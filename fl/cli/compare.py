@@ -1,0 +1,119 @@
+"""`sparsefl compare`: from arguments to a comparison, and from what goes wrong to a sentence."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from shlex import quote
+
+from rich.console import Console
+
+from fl.cli import compare_display
+from fl.cli.exits import guarded
+from fl.compare import plan as compare_plan
+from fl.compare import report as compare_report
+from fl.compare import runs
+from fl.compare import table as compare_table
+from fl.compare.plan import Plan
+from fl.errors import ConfigError
+from fl.report import picture
+from fl.run.rundir import REPORT
+from fl.run.runs import Options
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What the command line said."""
+
+    source: str | None = None
+    algorithms: str | None = None
+    seeds: str | None = None
+    changes: Sequence[str] = ()
+    out: Path | None = None
+    resume: Path | None = None
+    workers: int | None = None
+    target: float | None = None
+    plot: Path | None = None
+    overwrite: bool = False
+    allow_mixed: bool = False
+
+    def check(self) -> None:
+        if (self.source is None) == (self.resume is None):
+            raise ConfigError("expected either a configuration (a preset or a file) or --resume DIR")
+        if self.resume is not None and self.out is not None:
+            raise ConfigError("expected --resume without --out: the comparison goes on where it was started")
+        if self.resume is not None and self.overwrite:
+            raise ConfigError("expected --overwrite of a new comparison, got it with --resume")
+        if self.resume is None and self.allow_mixed:
+            raise ConfigError("expected --allow-mixed with --resume: a new comparison is of one kind")
+        if self.source is not None and self.algorithms is None:
+            raise ConfigError("expected --algorithms, as a,b,c or all, got none")
+        if self.workers is not None and self.workers < 1:
+            raise ConfigError(f"--workers: expected at least 1, got {self.workers}")
+        if self.target is not None and not 0 < self.target <= 1:
+            raise ConfigError(f"--target: expected an accuracy above 0, up to 1, got {self.target:g}")
+        if self.plot is not None:
+            _check_plot(self.plot)
+
+
+def run(console: Console, given: Arguments) -> int:
+    """Run or resume, print the table, write the report, return the exit code: 0 if every run has finished."""
+    path = given.resume
+
+    def work() -> int:
+        nonlocal path
+        given.check()
+        display = compare_display.for_console(console)
+        options = Options(given.workers, display, given.overwrite, given.allow_mixed)
+        if given.resume is None:
+            plan = _planned(given)
+            for note in plan.notes:
+                display.note(note)
+            path = given.out or Path("runs") / f"compare-{plan.base.name}-{datetime.now():%Y%m%d-%H%M%S}"
+            runs.start(plan, path, options, display)
+        else:
+            path = given.resume
+            runs.resume(_extended(runs.read_plan(path), given), path, options, display)
+        return _show(console, path, given.plot)
+
+    def again() -> str | None:
+        return None if path is None else f"sparsefl compare --resume {quote(str(path))}"
+
+    return guarded(console, work, again)
+
+
+def write_report(console: Console, path: Path) -> int:
+    """Of the comparison in `path`; returns the exit code, 1 where runs are damaged, which are named."""
+    comparison = compare_report.write(path)
+    for note in compare_table.notes(comparison.to_json(), "damaged"):
+        console.print(note, style="red", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"the report is {path / REPORT}", markup=False, highlight=False, soft_wrap=True)
+    return 1 if comparison.damaged else 0
+
+
+def _planned(given: Arguments) -> Plan:
+    assert given.source is not None and given.algorithms is not None  # check() saw to it
+    return compare_plan.make(given.source, given.algorithms, given.seeds, given.changes, given.target)
+
+
+def _extended(plan: Plan, given: Arguments) -> Plan:
+    plan = compare_plan.extend(plan, given.algorithms, given.seeds, given.changes)
+    return plan if given.target is None else replace(plan, target=given.target)
+
+
+def _show(console: Console, path: Path, plot: Path | None) -> int:
+    comparison = compare_report.write(path)
+    compare_table.show(console, comparison.to_json())
+    if plot is not None:
+        compare_report.draw(plot, comparison)
+    for what, where in (("comparison", path), ("report", path / REPORT), ("plot", plot)):
+        if where is not None:
+            console.print(f"the {what} is {where}", markup=False, highlight=False, soft_wrap=True)
+    return 0 if comparison.complete else 1
+
+
+def _check_plot(path: Path) -> None:
+    try:
+        picture.check(path)
+    except ValueError as wrong:
+        raise ConfigError(f"--plot: {wrong}") from wrong

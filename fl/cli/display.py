@@ -1,0 +1,171 @@
+"""What a run says while it runs: bars on a terminal, lines elsewhere, TensorBoard; a table at the end."""
+
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from fl.cli.exits import say
+from fl.config import Config
+from fl.errors import Missing
+from fl.report.summary import SUMMARY_COLUMNS, describe, summary_rows
+from fl.run import files
+from fl.run.events import Listener, Record
+from fl.run.names import TENSORBOARD
+from fl.units import duration, percent, size
+
+
+class Lines(Listener):
+    """One line a round, for logs and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def run_started(self, config: Config, path: Path, first: int) -> None:
+        self.rounds, self.first, self.began = config.num_rounds, first, perf_counter()
+        self._print(_title(config, path) + (f", from round {first}" if first else ""))
+
+    def round_finished(self, record: Record) -> None:
+        done, left = record["round"] + 1, self.rounds - record["round"] - 1
+        eta = (perf_counter() - self.began) / (done - self.first) * left
+        self._print(f"round {record['round']:>4}/{self.rounds - 1}  {figures(record)}  left {duration(eta)}")
+
+    def note(self, text: str) -> None:
+        self._print(text)
+
+    def _print(self, text: str) -> None:
+        say(self.console, text)
+
+
+class Bars(Listener):
+    """A bar for the rounds and one for the clients of a round, for terminals."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.progress = bars(console, TimeElapsedColumn(), TimeRemainingColumn())
+
+    def run_started(self, config: Config, path: Path, first: int) -> None:
+        say(self.console, _title(config, path))
+        self.rounds = self.progress.add_task("rounds", total=config.num_rounds, completed=first, figures="")
+        self.clients = self.progress.add_task("clients", total=config.num_clients, figures="")
+        self.num_clients, self.wave, self.asked = config.num_clients, 0, 0
+        self.progress.start()
+
+    def round_started(self, t: int) -> None:
+        self.wave, self.asked = 0, 0
+        self.progress.reset(self.clients, description=f"round {t}")
+
+    def wave_started(self, clients: int) -> None:
+        self.wave, self.asked = self.wave + 1, self.asked + clients
+        total = max(self.num_clients, self.asked)  # more where clients are asked twice: to train, to test
+        self.progress.update(self.clients, total=total, figures=f"wave {self.wave}, {clients} clients")
+
+    def client_finished(self, k: int) -> None:
+        self.progress.advance(self.clients)
+
+    def round_finished(self, record: Record) -> None:
+        self.progress.update(self.rounds, advance=1, figures=figures(record))
+
+    def note(self, text: str) -> None:
+        say(self.progress.console, text)
+
+    def run_stopped(self) -> None:
+        self.progress.stop()
+
+
+class TensorBoard(Listener):
+    """Every number of metrics.jsonl as a curve, under DIR/tensorboard."""
+
+    def __init__(self) -> None:
+        self._make = self._find()
+        self._writer: Any = None
+
+    @staticmethod
+    def _find() -> Any:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as missing:
+            raise Missing(
+                "expected the package tensorboard, got none: pip install 'sparsefl[tensorboard]'"
+            ) from missing
+        return SummaryWriter
+
+    def run_started(self, config: Config, path: Path, first: int) -> None:
+        files.is_folder(path / TENSORBOARD)  # or nothing: a link would lead elsewhere
+        # purge_step hides what a run that is resumed here wrote after its checkpoint
+        self._writer = self._make(path / TENSORBOARD, purge_step=first)
+
+    def round_finished(self, record: Record) -> None:
+        for key, value in record.items():
+            if isinstance(value, int | float) and key != "round":
+                self._writer.add_scalar(key, value, record["round"])
+        for name, density in record.get("layer_density", {}).items():
+            self._writer.add_scalar(f"layer_density/{name}", density, record["round"])
+        self._writer.flush()
+
+    def run_stopped(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+def bars(console: Console, *columns: ProgressColumn) -> Progress:
+    """Bars with a name, how many of how many, `columns`, and the field `figures`."""
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        *columns,
+        TextColumn("{task.fields[figures]}", markup=False),
+        console=console,
+        transient=True,
+    )
+
+
+def for_console(console: Console) -> Listener:
+    return Bars(console) if console.is_terminal else Lines(console)
+
+
+def summary_table(summary: Record) -> Table:
+    """What a run gave and what it cost, for a terminal."""
+    table = Table(
+        title=Text(f"{summary['name']}: {summary['algorithm']}, {summary['num_rounds']} rounds"),
+        title_justify="left",
+    )
+    for i, name in enumerate(SUMMARY_COLUMNS):
+        table.add_column(name, justify="right" if i else "left")
+    for row in summary_rows(summary):
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _title(config: Config, path: Path) -> str:
+    return f"{config.name}: {describe(config)}, in {path}"
+
+
+def figures(record: Record) -> str:
+    """The main ones of a line of metrics.jsonl."""
+    parts = [
+        f"accuracy {percent(record['accuracy_mean'])}",
+        f"density {record['density_mean']:.3f}",
+        f"sent {size(record['bytes_total'])}",
+        f"{record['wall_s']:.1f} s",
+    ]
+    if record.get("votes") is not None:
+        parts.insert(2, f"votes {record['votes']:.2f}")
+    if record.get("pruned"):
+        parts.insert(2, f"pruned {record['pruned']}")
+    if record.get("accuracy_global") is not None:
+        parts.insert(1, f"server's model {percent(record['accuracy_global'])}")
+    return "  ".join(parts)

@@ -1,0 +1,218 @@
+"""What a configuration may say: its sections, their keys, types, defaults and meanings.
+
+A key states beside it what it means and when it counts (`only_if`, `unless`: fl/config/effect.py).
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from fl.config.effect import Counts, only_if, unless
+from fl.config.source import NONE, is_path
+from fl.config.words import run_name
+
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+Whole = Annotated[int, Field(ge=0, lt=2**63)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Watts = Annotated[float, Field(ge=0, le=1e9)]
+
+
+class Section(BaseModel):
+    """A table of the file. Unknown keys are refused, values are not converted, nothing changes later."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _none(cls, given: Any) -> Any:
+        """TOML has no null: "none" is one where a key that may be unset is set by default."""
+        if not isinstance(given, dict):
+            return given
+        return {key: None if value == NONE and cls.unsets(key) else value for key, value in given.items()}
+
+    @classmethod
+    def unsets(cls, key: str) -> bool:
+        """Whether None is allowed, and not the default."""
+        field = cls.model_fields.get(key)
+        return field is not None and field.default is not None and type(None) in get_args(field.annotation)
+
+    def fits(self, run: "Config") -> None:
+        """Raises ValueError("key: expected ..., got ...") where an algorithm cannot run like this."""
+
+    def settled(self, run: "Config") -> "Section":
+        """An algorithm's section with the keys that follow from others, as they are in this run."""
+        return self
+
+    def trainings(self, given: "Training") -> tuple["Training", ...]:
+        """The local trainings of a client in a round of an algorithm, one after the other.
+
+        Keys of the algorithm's section that `training` has too take the place of those.
+        """
+        own = {key: getattr(self, key) for key in Training.model_fields if key in type(self).model_fields}
+        return (given.model_copy(update=own),)
+
+    def unread(self) -> Mapping[str, str]:
+        """Keys and sections of others that the algorithm does not read, each with a reason."""
+        return {}
+
+
+_LOOKED_FOR = Counts(
+    lambda data: data.name != "digits" and not is_path(data.name),
+    lambda at: f"with another {at}name than digits or a path",
+)
+
+
+class Data(Section):
+    name: str = "digits"
+    """digits, cifar10, cifar100, ham10000, NAME of a file NAME.npz in the directory of the data sets, or the
+    path of an .npz file (with a / in it, or ending in .npz), from the working directory"""
+    root: Annotated[str | None, _LOOKED_FOR] = None
+    """directory of the data sets; default: the environment variable SPARSE_DATA, else ./data"""
+    size: Annotated[int, Field(ge=1, le=4096)] | None = None
+    """resize images to size x size pixels"""
+    augment: bool | None = None
+    """random crops and flips in training; default: as usual for the data set (yes for CIFAR)"""
+    partition: Literal["dirichlet", "pathological", "iid"] = "dirichlet"
+    """how samples are divided among clients: class shares drawn at random, few classes, or any samples"""
+    alpha: Annotated[Positive, only_if(partition="dirichlet")] = 0.3
+    """concentration of the class shares: the smaller, the more clients differ"""
+    classes_per_client: Annotated[Count, only_if(partition="pathological")] = 2
+    """classes that every client has samples of"""
+    train_per_client: Count | None = None
+    """training samples of every client; default: as many as there are for everybody"""
+    test_per_client: Count | None = None
+    """test samples of every client, about; default: the test set divided by the clients, at least 100"""
+    disjoint: bool = True
+    """no training sample belongs to two clients"""
+    copies: list[Count] | None = None
+    """how often training samples of each class occur, to make up for rare classes; default: once"""
+
+
+class Model(Section):
+    name: str = "small_cnn"
+    """small_cnn, lenet5, mlp, resnet18, vgg11 or alexnet"""
+    norm: Annotated[Literal["group", "batch"] | None, only_if(name=("resnet18", "vgg11"))] = None
+    """norm layers; default: the network's own, group"""
+    width: Annotated[Count | None, only_if(name="small_cnn")] = None
+    """channels of the first layer; default 32"""
+    hidden: Annotated[list[Count] | None, only_if(name="mlp")] = None
+    """widths of the hidden layers; default [128]"""
+    dropout: Annotated[Annotated[float, Field(ge=0, lt=1)] | None, only_if(name="alexnet")] = None
+    """dropout before the linear layers; default 0.5"""
+    exempt: list[str] = ["*shortcut*"]
+    """weights that are never pruned: names or glob patterns. ResNet's 1x1 shortcuts, as the authors' code"""
+
+
+class Training(Section):
+    epochs: Whole = 5
+    """E: epochs of local training per round"""
+    batch_size: Count = 128
+    """samples per step of SGD; the last batch of an epoch may be smaller"""
+    lr: Positive = 0.1
+    """learning rate of round 0"""
+    lr_decay: Annotated[float, Field(gt=0, le=1)] = 0.998
+    """the learning rate of round t is lr * lr_decay^t"""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """of SGD; it starts from 0 every round"""
+    weight_decay: NotNegative = 5e-4
+    """on all parameters"""
+    max_norm: Positive | None = None
+    """clip the norm of the gradient; default: no clipping"""
+    kernels: Literal["sparse", "dense"] = "sparse"
+    """sparse: only stored weights are touched; dense: plain torch with masks, for comparison"""
+
+
+class Topology(Section):
+    kind: Literal["random", "regular", "ring", "line", "star", "grid", "full", "edges"] = "random"
+    """who can take models from whom; random: a fresh M-subset of the others for every client and round"""
+    degree: Annotated[Count, only_if(kind=("random", "regular"))] = 10
+    """M: neighbours of every client"""
+    redraw: Annotated[bool | None, unless(kind=("full", "edges"))] = None
+    """a new graph each round; default: for random only"""
+    edges: Annotated[str | None, only_if(kind="edges")] = None
+    """file with an edge list or adjacency matrix"""
+
+
+class Messages(Section):
+    values: Literal["fp32", "bf16", "fp16", "q16", "q8"] = "fp32"
+    """numbers in messages: exact, or in 16 or 8 bits, rounded"""
+    error_feedback: Annotated[bool, unless(values="fp32")] = True
+    """what a rounded message lost is added to the client's next one"""
+
+
+class Devices(Section):
+    """The modelled devices (fl/world/devices.py): simulated time and energy, and who counts as fastest."""
+
+    kind: Literal["homogeneous", "uniform", "lognormal"] = "homogeneous"
+    """all alike; different hardware, drawn once per client; stragglers, drawn each round"""
+    spread: Annotated[float, Field(ge=0, le=4), unless(kind="homogeneous")] = 0.5
+    """how much clients differ: half the range (uniform), deviation of the logarithm (lognormal)"""
+    peak_flops: Annotated[float, Field(ge=1e3, le=1e24)] = 80e12
+    """FLOP per second of a device"""
+    over_peak: Annotated[float, Field(ge=1e-3, le=1e6)] = 5.0
+    """how much longer real programs take than the peak allows"""
+    bandwidth: Annotated[float, Field(ge=1, le=1e18)] = 1e9
+    """bits per second of a link"""
+    compute_watts: Watts = 450.0
+    """power of a device that trains"""
+    radio_watts: Watts = 1.0
+    """power of a link that carries messages"""
+    idle_watts: Watts = 0.0
+    """power of a device that waits"""
+
+    @model_validator(mode="after")
+    def _spread_fits(self) -> "Devices":
+        if self.kind == "uniform" and self.spread >= 1:
+            raise ValueError(f"expected a spread below 1 of uniform devices, got {self.spread}")
+        return self
+
+
+class Run(Section):
+    checkpoint_every: Count | None = None
+    """rounds between checkpoints; default: 1 up to 64 MB, then as often as a twentieth of the time allows"""
+    record_clients: bool = True
+    """write clients.jsonl: one line per client and round"""
+
+
+class Config(Section):
+    """What every run has. The tree that files are read into has a section for each algorithm as well."""
+
+    name: Annotated[str, AfterValidator(run_name)] = "run"
+    """appears in reports and in the name of the run directory; default: that of the preset, with the data
+    set and the algorithm where a file or --set changes them (demo-mine, demo-dispfl)"""
+    description: str = ""
+    """what the run is, in a sentence: appears in reports"""
+    algorithm: str = "da_dpfl"
+    """which algorithm runs; its settings are in the section of that name"""
+    seed: Whole = 0
+    """every random draw of a run follows from it"""
+    num_clients: Annotated[int, Field(ge=2, lt=2**31)] = 100
+    """K: clients of the federation"""
+    num_rounds: Count = 500
+    """T: rounds of the run"""
+    data: Data = Data()
+    model: Model = Model()
+    training: Training = Training()
+    topology: Topology = Topology()
+    messages: Messages = Messages()
+    devices: Devices = Devices()
+    run: Run = Run()
+
+    @property
+    def settings(self) -> Section:
+        """The section of the algorithm that runs."""
+        return getattr(self, self.algorithm)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Config":
+        if self.topology.kind in ("random", "regular") and self.topology.degree >= self.num_clients:
+            raise ValueError(
+                f"topology.degree: expected fewer neighbours than num_clients = {self.num_clients}, "
+                f"got {self.topology.degree}"
+            )
+        if self.topology.kind == "edges" and self.topology.edges is None:
+            raise ValueError("topology.edges: expected a file with topology.kind = edges, got none")
+        return self

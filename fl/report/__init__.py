@@ -1,0 +1,1 @@
+"""A run that was recorded: read back, as figures, as a page."""

@@ -1,0 +1,1 @@
+"""One run: the loop, its directory, checkpoints, metrics and who is told of them."""

@@ -1,0 +1,193 @@
+"""From what a round gave to the lines of metrics.jsonl and clients.jsonl, and from those to summary.json.
+
+The keys are described in fl/run/rundir.py. Accuracies are over all clients, unweighted, each with the model
+that it would use (algorithms.md 2.10); means of what happens in training are over the clients that trained.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean, pstdev
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import sparse_engine as se
+from fl.algorithms.base import Round, mean
+from fl.config import Config
+from fl.train.worker import Report
+from fl.world.devices import DeviceModel, Devices
+from fl.world.schedule import Floats
+
+Record = dict[str, Any]
+LAST = 5  # rounds at the end, whose mean accuracy is reported beside the best round
+_COUNTS = ("", "_paper", "_dense")  # columns of Traffic
+
+
+class Modelled(NamedTuple):
+    """A round as the device model has it: nothing here is measured."""
+
+    time_s: float
+    energy_j: float
+    start_s: Floats
+    finish_s: Floats
+
+
+def modelled(result: Round, reports: Mapping[int, Report], model: DeviceModel, devices: Devices) -> Modelled:
+    """The round that is over, on `devices`, by the operations and bytes that it had."""
+    flop = [reports[k].flop if k in reports else 0 for k in range(len(result.models))]
+    received = result.traffic.down[:, 0]
+    bandwidth = np.append(devices.bandwidth, model.bandwidth)[: len(received)]  # a server has the usual link
+    train_s = devices.train_seconds(flop)
+    link_s = devices._replace(bandwidth=bandwidth).link_seconds(received)
+    timed = result.schedule.timed(train_s)
+    cost = model.cost(timed, train_s, link_s)
+    return Modelled(cost.time_s, cost.energy_j, timed.start, timed.finish)
+
+
+def round_record(
+    t: int, result: Round, reports: Mapping[int, Report], modelled: Modelled, lr: float, wall_s: float
+) -> Record:
+    """One line of metrics.jsonl."""
+    trained = [reports[k] for k in sorted(reports)]
+    accuracy, before = _accuracies(result, reports)
+    votes = _present(result.columns.get("vote", ()))
+    schedule = result.schedule
+    return {
+        "round": t,
+        "accuracy_mean": mean(accuracy),
+        "accuracy_min": min(_present(accuracy), default=None),
+        "accuracy_max": max(_present(accuracy), default=None),
+        "accuracy_std": pstdev(_present(accuracy)) if _present(accuracy) else None,
+        "accuracy_before": mean(before),
+        "loss": mean(report.loss for report in trained),
+        **_densities(result.models),
+        "flop_round": sum(report.flop for report in trained),
+        "flop_dense": sum(report.flop_dense for report in trained),
+        **_traffic(result),
+        "sim_time_s": modelled.time_s,
+        "sim_energy_j": modelled.energy_j,
+        "depth": schedule.depth,
+        "parallelism": schedule.parallelism,
+        "votes": fmean(votes) if votes else None,
+        "drift_mean": mean(result.columns.get("drift", ())),
+        "drift_ratio_mean": mean(result.columns.get("drift_ratio", ())),
+        "pruned": sum(_present(result.columns.get("pruned", ()))),
+        **result.facts,
+        "lr": lr,
+        "wall_s": wall_s,
+        "train_s": sum(report.train_s for report in trained),
+    }
+
+
+def client_records(
+    t: int, result: Round, reports: Mapping[int, Report], modelled: Modelled
+) -> Iterable[Record]:
+    """The lines of clients.jsonl: one for every client that trained."""
+    for k, report in sorted(reports.items()):
+        yield {
+            "round": t,
+            "client": k,
+            "accuracy": report.accuracy,
+            "accuracy_before": report.accuracy_before,
+            "loss": report.loss,
+            "samples": report.samples,
+            "density": result.models[k].density,
+            "flop": report.flop,
+            "bytes_up": int(result.traffic.up[k, 0]),
+            "bytes_down": int(result.traffic.down[k, 0]),
+            "wave": int(result.schedule.wave[k]),
+            "waited_for": result.schedule.wait.of(k).tolist(),
+            "sim_start_s": float(modelled.start_s[k]),
+            "sim_finish_s": float(modelled.finish_s[k]),
+            **{name: column[k] for name, column in result.columns.items()},
+            "train_s": report.train_s,
+        }
+
+
+def summarise(cfg: Config, rounds: Sequence[Record], workers: int, environment: Mapping[str, str]) -> Record:
+    """summary.json of the rounds of a run."""
+    last = rounds[-1]
+    return {
+        "name": cfg.name,
+        "algorithm": cfg.algorithm,
+        "seed": cfg.seed,
+        "num_clients": cfg.num_clients,
+        "num_rounds": cfg.num_rounds,
+        "kernels": cfg.training.kernels,
+        "values": cfg.messages.values,
+        **accuracies(rounds),
+        "accuracy_before_last": last["accuracy_before"],
+        "density_last": last["density_mean"],
+        "t_star": last.get("t_star"),
+        "prune_rounds": [r["round"] for r in rounds if r["pruned"]],
+        **{f"bytes_total{count}": sum(r[f"bytes_total{count}"] for r in rounds) for count in _COUNTS},
+        **{f"bytes_busiest{count}": max(r[f"bytes_busiest{count}"] for r in rounds) for count in _COUNTS},
+        "flop_total": sum(r["flop_round"] for r in rounds),
+        "flop_total_dense": sum(r["flop_dense"] for r in rounds),
+        **{key: sum(r[key] for r in rounds) for key in ("sim_time_s", "sim_energy_j", "wall_s", "train_s")},
+        "workers": workers,
+        "environment": dict(environment),
+    }
+
+
+def accuracies(rounds: Sequence[Record]) -> Record:
+    """Of a run: its best round, the mean of its last five (of all, where there are fewer), its last one; the
+    same of the server's model, null where there is none. A best round is the luckier the more rounds there
+    are; the mean of the last is less of a draw."""
+    best, shared = _best(rounds, "accuracy_mean"), _best(rounds, "accuracy_global")
+    return {
+        "accuracy_best": best and best["accuracy_mean"],
+        "round_best": best and best["round"],
+        f"accuracy_last{LAST}": _last(rounds, "accuracy_mean"),
+        "accuracy_last": rounds[-1]["accuracy_mean"],
+        "accuracy_global_best": shared and shared["accuracy_global"],
+        f"accuracy_global_last{LAST}": _last(rounds, "accuracy_global"),
+        "accuracy_global_last": rounds[-1].get("accuracy_global"),
+    }
+
+
+def _present(values: Iterable[Any]) -> list[Any]:
+    return [value for value in values if value is not None]
+
+
+def _accuracies(
+    result: Round, reports: Mapping[int, Report]
+) -> tuple[Sequence[float | None], Sequence[float | None]]:
+    """Of every client's model, after and before training."""
+    if result.accuracy is not None and result.accuracy_before is not None:
+        return result.accuracy, result.accuracy_before
+    if idle := len(result.models) - len(reports):
+        raise ValueError(f"expected Round.accuracy for all clients, got none, and {idle} did not train")
+    each = [reports[k] for k in sorted(reports)]
+    return [report.accuracy for report in each], [report.accuracy_before for report in each]
+
+
+def _best(rounds: Sequence[Record], key: str) -> Record | None:
+    """The first of the best."""
+    there = [line for line in rounds if line.get(key) is not None]
+    return max(there, key=lambda line: line[key], default=None)
+
+
+def _last(rounds: Sequence[Record], key: str) -> float | None:
+    return mean(line.get(key) for line in rounds[-LAST:])
+
+
+def _densities(models: Sequence[se.Model]) -> Record:
+    densities = [model.density for model in models]
+    layout = models[0].layout
+    counts = np.mean([model.bitmap.counts.numpy() for model in models], axis=0)
+    layers = counts / np.maximum(np.array(layout.segments.sizes), 1)
+    return {
+        "density_mean": fmean(densities),
+        "density_min": min(densities),
+        "density_max": max(densities),
+        "layer_density": dict(zip(layout.names, layers.tolist(), strict=True)),
+    }
+
+
+def _traffic(result: Round) -> Record:
+    up, down = result.traffic
+    totals = {f"bytes_total{count}": int(up[:, i].sum()) for i, count in enumerate(_COUNTS)}
+    clients = up[: len(result.models)]  # without a server
+    means = {f"bytes_up_mean{count}": float(clients[:, i].mean()) for i, count in enumerate(_COUNTS)}
+    busiest = {f"bytes_busiest{count}": int(down[:, i].max()) for i, count in enumerate(_COUNTS)}
+    return totals | means | busiest

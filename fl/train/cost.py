@@ -1,0 +1,44 @@
+"""What training a client costs in floating-point operations, by the counts of its pattern (algorithms.md 7).
+
+forward(state) = sum over layers of  2 positions_l nnz_l  + biases;     a training step is 3 forward
+growth: one batch with dense weight gradients counts as a dense step
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from torch import nn
+
+import sparse_engine as se
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Operations of one network, a sample."""
+
+    positions: tuple[int, ...]  # how often an entry of each prunable weight is used, in the layout's order
+    fixed: int  # a forward pass without the prunable weights: exempt ones, biases
+    dense_forward: int
+
+    @classmethod
+    def of(cls, net: nn.Module, layout: se.Layout, shape: Sequence[int]) -> "Cost":
+        """The cost of `net` on samples of `shape`."""
+        counted = se.count_flops(net, shape)
+        macs = {layer.name: layer.dense_macs for layer in counted.layers}
+        sizes = dict(zip(layout.names, layout.shapes, strict=True))
+        positions = tuple(macs.get(name, 0) // max(prod(size), 1) for name, size in sizes.items())
+        prunable = sum(2 * macs.get(name, 0) for name in sizes)
+        return cls(positions, counted.dense_forward - prunable, counted.dense_forward)
+
+    def forward(self, state: se.Model) -> int:
+        """A sample through the stored weights."""
+        counts = state.bitmap.counts.tolist()
+        return self.fixed + sum(2 * p * n for p, n in zip(self.positions, counts, strict=True))
+
+    def training(self, state: se.Model, samples: int) -> int:
+        """Steps over `samples` (epochs counted) on the stored weights."""
+        return 3 * samples * self.forward(state)
+
+    def dense_training(self, samples: int) -> int:
+        return 3 * samples * self.dense_forward

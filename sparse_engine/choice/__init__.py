@@ -1,0 +1,1 @@
+"""Which kernel runs a layer."""

@@ -1,0 +1,96 @@
+"""What this installation and this machine are, for `sparsefl doctor` and bug reports. No host names."""
+
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from sparse_engine.choice import plan
+from sparse_engine.hardware import cpu_model
+from sparsefl.kernels import native, registry, settings
+
+PACKAGES = ("sparsefl", "torch", "triton", "numpy", "scipy")
+
+
+def environment() -> dict[str, str]:
+    """One line a fact, in the order to print them."""
+    return {
+        "python": platform.python_version(),
+        **{name: _version(name) for name in PACKAGES},
+        "commit": commit() or "none (not a checkout)",
+        "cpu": cpu_model(),
+        "cores": str(os.cpu_count()),
+        "instruction sets": ", ".join(native.isas()) or "none: the native kernels are not built",
+        "instruction set in use": native.isa() if native.isas() else "none",
+        "threads": str(native.num_threads()),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+        "backends": ", ".join(registry.variants()),
+        "overrides": ", ".join(_overrides()) or "none",
+    }
+
+
+def check_settings() -> None:
+    """Raise a SettingError where an environment variable asks for what is not there."""
+    native.wanted_isa()
+    registry.backend_for("cpu")
+    plan.current()
+
+
+def unknown_settings() -> list[str]:
+    """Variables that look like ours and mean nothing."""
+    known = (*settings.VARIABLES, "SPARSE_DATA")
+    return sorted(name for name in os.environ if name.startswith("SPARSE_") and name not in known)
+
+
+def numerics() -> dict[str, str]:
+    """What the bits of a result depend on, beside its inputs. The number of threads is not among it.
+
+    A part of a computation that runs where these are the same gives the same bits. The instruction set is one
+    that `use_isa` takes, or "none (REASON)" where no native kernel runs.
+    """
+    return {
+        "instruction set": _instruction_set(),
+        "plan": plan.current().identity(),
+        **{name: _version(name) for name in ("torch", "numpy", "sparsefl")},
+    }
+
+
+def _instruction_set() -> str:
+    backend = registry.backend_for("cpu")
+    if backend != "cpu":
+        return f"none (backend {backend})"
+    return native.isa() if native.isas() else "none (not built)"
+
+
+def commit() -> str | None:
+    """The commit of this checkout, marked where files differ from it; None for an installed copy."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():  # site-packages may lie inside a checkout of something else
+        return None
+    try:
+        return _git(root, "rev-parse", "--short=12", "HEAD") + _changes(root)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _overrides() -> list[str]:
+    return [f"{name}={os.environ[name]}" for name in sorted(settings.VARIABLES) if os.environ.get(name)]
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _changes(root: Path) -> str:
+    return "+changes" if _git(root, "status", "--porcelain", "--untracked-files=no") else ""
+
+
+def _git(root: Path, *args: str) -> str:
+    done = subprocess.run(["git", *args], cwd=root, capture_output=True, text=True, check=True)
+    return done.stdout.strip()

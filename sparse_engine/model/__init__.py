@@ -1,0 +1,1 @@
+"""A model at rest, and what pruning, growing and averaging do to it. Knows no nn.Module."""

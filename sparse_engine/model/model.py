@@ -1,0 +1,208 @@
+"""A model at rest: what a client keeps between turns, what a checkpoint holds, what a message is made from.
+
+    bitmap     1 bit a prunable weight, all weights in one arena, each padded to whole 64-bit words
+    values     float32, packed in the order of the bits
+    rest       float32, flat: biases, norm parameters, float buffers, weights exempt from pruning
+    integers   int64, flat: integer and bool buffers (BatchNorm's num_batches_tracked), exact at any size
+
+A Layout names the parts and is one object for all clients of a network. `sparse_engine.nn.bridge` makes a
+model from an nn.Module and writes it back.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sparse_engine.model.pattern import Pattern
+from sparse_engine.model.tensor import SparseTensor
+from sparsefl.kernels import bitmap as bitmaps
+from sparsefl.kernels import checks
+from sparsefl.kernels.layout import Bitmap, Packed, Segments
+from sparsefl.kernels.masked_average import masked_average
+
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+
+
+class Entry(NamedTuple):
+    """One tensor of `rest` or `integers`; the dtype is the module's own."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names and shapes of the prunable weights, in the order of the arena, and of everything else."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    rest: tuple[Entry, ...] = ()
+
+    def __post_init__(self) -> None:
+        every = [*self.names, *(entry.name for entry in self.rest)]
+        if len(self.names) != len(self.shapes) or len(set(every)) != len(every):
+            raise ValueError(f"expected one shape a name and no name twice, got {every} and {self.shapes}")
+        strange = {entry.name: entry.dtype for entry in self.rest if entry.dtype not in _FLOATS + _INTEGERS}
+        if strange:
+            raise ValueError(f"expected dtypes that float32 or int64 hold exactly, got {strange}")
+
+    @cached_property
+    def segments(self) -> Segments:
+        return Segments(tuple(prod(shape) for shape in self.shapes))
+
+    @cached_property
+    def floats(self) -> tuple[Entry, ...]:
+        return tuple(entry for entry in self.rest if entry.dtype in _FLOATS)
+
+    @cached_property
+    def integers(self) -> tuple[Entry, ...]:
+        return tuple(entry for entry in self.rest if entry.dtype in _INTEGERS)
+
+    def index(self, name: str) -> int:
+        if name not in self.names:
+            raise ValueError(f"expected a prunable weight out of {list(self.names)}, got {name!r}")
+        return self.names.index(name)
+
+    def bitmap(self, words: Tensor) -> Bitmap:
+        """A pattern of these weights from its words, checked; the caller gives the words away."""
+        return bitmaps.make(words, self.segments)
+
+    def bitmap_of(self, masks: Mapping[str, Tensor]) -> Bitmap:
+        """The pattern of bool tensors in the weights' shapes, one for every weight."""
+        shapes = {name: tuple(m.shape) for name, m in masks.items()}
+        if shapes != dict(zip(self.names, self.shapes, strict=True)):
+            raise ValueError(
+                f"expected masks of {dict(zip(self.names, self.shapes, strict=True))}, got {shapes}"
+            )
+        flat = [masks[name].reshape(-1) for name in self.names]
+        return bitmaps.from_mask(torch.cat(flat) if flat else torch.empty(0, dtype=torch.bool), self.segments)
+
+    def differences(self, other: "Layout") -> list[str]:
+        """What `other` has otherwise, a line a tensor; empty when the two are equal."""
+        if self == other:
+            return []
+        ours, theirs = self._described(), other._described()
+        named = dict.fromkeys([*ours, *theirs])
+        lines = [
+            f"{name}: expected {ours.get(name, 'no such tensor')}, got {theirs.get(name, 'none')}"
+            for name in named
+            if ours.get(name) != theirs.get(name)
+        ]
+        return lines or [f"expected the order {list(ours)}, got {list(theirs)}"]
+
+    def _described(self) -> dict[str, str]:
+        prunable = {n: f"prunable {s}" for n, s in zip(self.names, self.shapes, strict=True)}
+        return prunable | {e.name: f"{e.dtype} {e.shape}".removeprefix("torch.") for e in self.rest}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Model:
+    """One client's model. Its pattern never changes; training may write into the other three tensors."""
+
+    layout: Layout
+    bitmap: Bitmap
+    values: Tensor
+    rest: Tensor
+    integers: Tensor
+
+    def __post_init__(self) -> None:
+        sizes = self.layout.segments.sizes
+        if self.bitmap.segments.sizes != sizes:
+            raise ValueError(f"expected a bitmap of sizes {sizes}, got {self.bitmap.segments.sizes}")
+        checks.flat(values=self.values, rest=self.rest)
+        checks.dtype(torch.float32, values=self.values, rest=self.rest)
+        checks.dtype(torch.int64, integers=self.integers)
+        checks.contiguous(integers=self.integers)
+        words = self.bitmap.words
+        checks.same_device(bitmap=words, values=self.values, rest=self.rest, integers=self.integers)
+        checks.length(self.bitmap.nnz, "packed values in the bitmap", values=self.values)
+        checks.length(_size(self.layout.floats), "entries of float tensors", rest=self.rest)
+        checks.length(_size(self.layout.integers), "entries of integer tensors", integers=self.integers)
+
+    @property
+    def packed(self) -> Packed:
+        """What the kernels take."""
+        return Packed(self.bitmap, self.values)
+
+    @property
+    def density(self) -> float:
+        """Stored share of the prunable weights; 1 where there are none."""
+        total = self.bitmap.segments.numel
+        return self.bitmap.nnz / total if total else 1.0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the four tensors."""
+        return sum(x.nbytes for x in (self.bitmap.words, self.values, self.rest, self.integers))
+
+    def pattern(self, name: str) -> Pattern:
+        """The pattern of one weight, new at each call: who needs its CSR keeps it, the state does not."""
+        i = self.layout.index(name)
+        return Pattern(self.layout.shapes[i], self.bitmap.segment(i))
+
+    def tensor(self, name: str) -> SparseTensor:
+        """One weight; its values are a view of this state's."""
+        lo, hi = self.bitmap.offsets[self.layout.index(name) :][:2].tolist()
+        return SparseTensor(self.pattern(name), self.values[lo:hi])
+
+    def rest_tensors(self) -> dict[str, Tensor]:
+        """Everything else by name, in its shape: views of `rest` (float32) and `integers` (int64)."""
+        return _views(self.rest, self.layout.floats) | _views(self.integers, self.layout.integers)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The four tensors themselves, by name: what a checkpoint writes."""
+        return {
+            "bitmap": self.bitmap.words,
+            "values": self.values,
+            "rest": self.rest,
+            "integers": self.integers,
+        }
+
+    @classmethod
+    def from_tensors(cls, layout: Layout, tensors: Mapping[str, Tensor]) -> "Model":
+        """The state that `tensors()` is of, checked; the caller gives the tensors away."""
+        wanted = ("bitmap", "values", "rest", "integers")
+        if sorted(tensors) != sorted(wanted):
+            raise ValueError(f"expected the tensors {list(wanted)}, got {list(tensors)}")
+        return cls(layout, layout.bitmap(tensors["bitmap"]), *(tensors[name] for name in wanted[1:]))
+
+    def with_values(self, values: Tensor) -> "Model":
+        """The same pattern with other values. Everything else is shared."""
+        return replace(self, values=values)
+
+    def with_pattern(self, bitmap: Bitmap) -> "Model":
+        """Values carried over where both store the entry, 0 where it is new. Everything else is shared."""
+        return replace(self, bitmap=bitmap, values=masked_average(bitmap, [self.packed]))
+
+    def to(self, device: torch.device) -> "Model":
+        """This state itself where it is there already, else a copy on `device`."""
+        if self.values.device == device:
+            return self
+        bitmap = bitmaps.to(self.bitmap, device)
+        return Model(self.layout, bitmap, *(x.to(device) for x in (self.values, self.rest, self.integers)))
+
+    def clone(self) -> "Model":
+        """A copy of everything that can be written."""
+        values, rest, integers = (x.clone() for x in (self.values, self.rest, self.integers))
+        return replace(self, values=values, rest=rest, integers=integers)
+
+    def __repr__(self) -> str:
+        stored = f"{self.bitmap.nnz:,} of {self.bitmap.segments.numel:,} stored (density {self.density:.4f})"
+        tensors = f"{len(self.layout.names)} weights, {stored}, {len(self.layout.rest)} other tensors"
+        return f"Model({tensors}, {self.nbytes / 1e6:.3f} MB)"
+
+
+def _size(entries: Iterable[Entry]) -> int:
+    return sum(prod(entry.shape) for entry in entries)
+
+
+def _views(flat: Tensor, entries: tuple[Entry, ...]) -> dict[str, Tensor]:
+    parts = flat.split([prod(entry.shape) for entry in entries]) if entries else ()
+    return {entry.name: part.view(entry.shape) for entry, part in zip(entries, parts, strict=True)}

@@ -1,0 +1,48 @@
+"""One sparse weight: a pattern and its values, packed in the order of the pattern's bits."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sparse_engine.model.pattern import Pattern
+from sparsefl.kernels import checks
+from sparsefl.kernels.layout import Packed
+from sparsefl.kernels.pack import pack, unpack
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SparseTensor:
+    """The values are shared, not copied: writing into them writes into whatever they were taken from."""
+
+    pattern: Pattern
+    values: Tensor
+
+    def __post_init__(self) -> None:
+        checks.flat(values=self.values)
+        checks.same_device(values=self.values, bitmap=self.pattern.bitmap.words)
+        checks.length(self.pattern.nnz, f"values for {self.pattern}", values=self.values)
+
+    @classmethod
+    def from_dense(cls, w: Tensor, mask: Tensor | Pattern) -> "SparseTensor":
+        """What `w` holds on `mask`, copied; the rest of `w` is dropped."""
+        pattern = mask if isinstance(mask, Pattern) else Pattern.from_mask(mask)
+        if tuple(w.shape) != pattern.shape:
+            raise ValueError(f"expected one shape, got {{'w': {tuple(w.shape)}, 'mask': {pattern.shape}}}")
+        return cls(pattern, pack(w.detach().reshape(-1), pattern.bitmap))
+
+    def to_dense(self) -> Tensor:
+        """In the weight's shape, 0 where nothing is stored."""
+        return unpack(self.values.detach(), self.pattern.bitmap).view(self.pattern.shape)
+
+    @property
+    def packed(self) -> Packed:
+        """What the kernels take."""
+        return Packed(self.pattern.bitmap, self.values)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.pattern.shape
+
+    def __repr__(self) -> str:
+        stored = f"{self.pattern.nnz:,} of {self.pattern.numel:,} stored"
+        return f"SparseTensor({self.shape}, {stored}, {self.values.dtype})"
