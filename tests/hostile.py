@@ -8,6 +8,7 @@ end in a traceback, or hang.
 """
 
 import hashlib
+import io
 import json
 import os
 import random
@@ -17,7 +18,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 
 from rich.console import Console
@@ -413,7 +414,7 @@ def go(count: int, seed: int, place: Path, told: Callable[[str], object] = print
             limits.new_case()  # type: ignore[attr-defined]
             signal.setitimer(signal.ITIMER_REAL, SECONDS)
             try:
-                with watch.on(case):
+                with watch.on(case), redirect_stderr(io.StringIO()):  # sentences are many
                     codes = commands(case.run)
                 tally["accepted" if codes == [0, 0] else "refused"] += 1
             except Hangs:

@@ -5,6 +5,7 @@ of how far the growing files go; resuming cuts them there. So a process may be k
 resumed run writes what the other would have written. The files: fl/run/rundir.py.
 """
 
+import math
 from dataclasses import dataclass, is_dataclass
 from time import perf_counter
 from typing import Any, NamedTuple, get_type_hints
@@ -16,7 +17,7 @@ from fl.algorithms.base import Env
 from fl.algorithms.messages import Sent
 from fl.clients import plain as store
 from fl.config import Config
-from fl.errors import CheckpointError, Interrupted, RunDirError
+from fl.errors import CheckpointError, Diverged, Interrupted, RunDirError
 from fl.run import checkpoint, history, metrics, recorded
 from fl.run.checkpoint import Head
 from fl.run.events import Listener
@@ -156,9 +157,14 @@ class Run:
         modelled = metrics.modelled(result, reports, env.devices, devices)
         lr = learning_rate(self.cfg.training, t)
         record = metrics.round_record(t, result, reports, modelled, lr, seconds)
+        clients = (
+            [*metrics.client_records(t, result, reports, modelled)] if self.cfg.run.record_clients else []
+        )
+        for line in (record, *clients):
+            _check_finite(line)
         self.run.append(METRICS, [record])
-        if self.cfg.run.record_clients:
-            self.run.append(CLIENTS, metrics.client_records(t, result, reports, modelled))
+        if clients:
+            self.run.append(CLIENTS, clients)
         self.after = After(t, self.run.marks(), self.after.history, result.state)
         listener.round_finished(record)
 
@@ -183,6 +189,17 @@ class Run:
         """What is saved can be read back: types as the algorithm says, one item per client."""
         hint = get_type_hints(self.algorithm.init).get("return", Any)
         store.check(state, hint, self.cfg.num_clients)
+
+
+def _check_finite(line: metrics.Record) -> None:
+    """Diverged: a figure of a round is no number that a line can hold."""
+    for key, value in line.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            of = f" of client {line['client']}" if "client" in line else ""
+            raise Diverged(
+                f"expected a finite {key}{of} in round {line['round']}, got {value}: lower training.lr, "
+                "clip with max_norm, or look at [devices] where it is a modelled one"
+            )
 
 
 def check_lines(run: RunDir, cfg: Config, after: After) -> None:

@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fl.run import loop, runs
+from fl.errors import Diverged
+from fl.run import loop, metrics, runs
 from fl.run.loop import SHARE, SMALL, Run
 from fl.run.rundir import METRICS, read_jsonl
 from fl.run.runs import Options
@@ -62,3 +63,15 @@ def test_an_optimizer_was_made_before_the_first_round(tiny, tmp_path, monkeypatc
     listener = type("Ear", (runs.Listener,), {"round_started": lambda self, t: events.append(t)})()
     runs.start(tiny("num_rounds=1"), tmp_path / "run", Options(2, listener))
     assert events[:3] == ["optimizer", "optimizer", 0]  # one per worker
+
+
+def test_a_figure_that_is_no_number_is_a_divergence(tiny, tmp_path, monkeypatch):
+    """Said with its key and round; what was finished before stays, and the lines hold numbers alone."""
+    real = metrics.round_record
+    changed = lambda t, *rest: real(t, *rest) | ({"drift_mean": float("inf")} if t == 1 else {})  # noqa: E731
+    monkeypatch.setattr(metrics, "round_record", changed)
+    with pytest.raises(Diverged, match="expected a finite drift_mean in round 1, got inf: lower training.lr"):
+        runs.start(tiny(), tmp_path / "run", Options(1))
+    assert len(read_jsonl(tmp_path / "run" / METRICS)) == 1
+    monkeypatch.undo()
+    assert runs.resume(tmp_path / "run", Options(1))["num_rounds"] == 5
