@@ -6,6 +6,12 @@ An algorithm is a module with
     init(env) -> State                   before round 0
     run_round(state, t, env) -> Round    one round
 
+and, so that models can be taken out of a run (fl/run/models.py), where its State is not made of `clients`
+that each have a `model`, or where it has a server
+
+    client_models(state) -> sequence of se.Model    one per client: the model that it would use
+    server_model(state) -> se.Model
+
 State is a frozen dataclass of its own, made of se.Model (a model), se.Bitmap (a mask), numbers, strings,
 None, and tuples or further dataclasses of these: that is what checkpoints can hold (fl/clients/plain.py). It
 neither logs nor times nor saves nor tests: `fl.run` does that for all, from what Round and the workers

@@ -112,6 +112,10 @@ def init(env: Env) -> State:
     return State((Client(w0, nothing, nothing, w0, nothing),) * env.num_clients)
 
 
+def client_models(state: State) -> tuple[se.Model, ...]:
+    return tuple(client.X for client in state.clients)
+
+
 def run_round(state: State, t: int, env: Env) -> Round:
     links = graph(env.topology)
     weights = metropolis(links)

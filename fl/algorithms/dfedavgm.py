@@ -74,6 +74,11 @@ def run_round(state: State, t: int, env: Env) -> Round:
     )
 
 
+def client_models(state: State) -> tuple[se.Model, ...]:
+    """z = x + what was sent."""
+    return tuple(se.combine([client.start, client.sent.model], [1, 1]) for client in state.clients)
+
+
 def local_update(
     worker: Worker, k: int, given: Inputs[Client], *, t: int, cfg: Config, messages: Messages
 ) -> Done:

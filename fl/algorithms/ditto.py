@@ -101,6 +101,15 @@ def run_round(state: State, t: int, env: Env) -> Round:
     )
 
 
+def client_models(state: State) -> tuple[se.Model, ...]:
+    """The personal ones."""
+    return state.personal
+
+
+def server_model(state: State) -> se.Model:
+    return state.server.model
+
+
 def local_update(worker: Worker, k: int, given: Inputs, *, t: int, cfg: Config, messages: Messages) -> Update:
     """Both trainings of one client. Loss and accuracy are reported of the personal one, FLOP of both."""
     w, upload = given.served

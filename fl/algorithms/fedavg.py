@@ -88,6 +88,15 @@ def run_round(state: Server, t: int, env: Env) -> Round:
     return ended(state, weighted_mean(done), done, t, env)
 
 
+def client_models(state: Server) -> tuple[se.Model, ...]:
+    """The server's model for each client: it keeps none of its own."""
+    return (state.model,) * len(state.tested)
+
+
+def server_model(state: Server) -> se.Model:
+    return state.model
+
+
 def local_update(worker: Worker, k: int, given: Inputs, *, t: int, cfg: Config, messages: Messages) -> Update:
     trained = worker.train(k, given.model, t, max_norm=cfg.max_norm)
     sent = send(trained, k, t, messages, given.upload)

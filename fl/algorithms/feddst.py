@@ -67,6 +67,9 @@ def run_round(state: Server, t: int, env: Env) -> Round:
     return fedavg.ended(state, se.keep_largest(mean, state.model.bitmap.counts), done, t, env)
 
 
+client_models, server_model = fedavg.client_models, fedavg.server_model
+
+
 def local_update(
     worker: Worker, k: int, given: Inputs, *, t: int, fraction: float, cfg: Config, messages: Messages
 ) -> Update:

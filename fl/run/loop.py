@@ -6,19 +6,17 @@ resumed run writes what the other would have written. The files: fl/run/rundir.p
 """
 
 import math
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 import torch
 
 from fl import algorithms, config
 from fl.algorithms.base import Env
-from fl.algorithms.messages import Sent
-from fl.clients import plain as store
 from fl.config import Config
 from fl.errors import CheckpointError, Diverged, Interrupted, RunDirError
-from fl.run import checkpoint, history, metrics, recorded
+from fl.run import checkpoint, history, metrics, recorded, restore
 from fl.run.checkpoint import Head
 from fl.run.events import Listener
 from fl.run.executor import Local
@@ -79,14 +77,7 @@ class Run:
     def restored(self, head: Head) -> After:
         """Where the run stood after the round of a checkpoint. StoreError: that does not fit the run."""
         layout, folder = self.setting.initial.layout, self.run / CHECKPOINT
-        kinds = {name: x for name, x in vars(self.algorithm).items() if isinstance(x, type)}
-        types = {"Sent": Sent} | {name: kind for name, kind in kinds.items() if is_dataclass(kind)}
-        if head.round >= self.cfg.num_rounds:
-            last = self.cfg.num_rounds - 1
-            raise CheckpointError(f"expected a round up to {last}, the last of the run, got {head.round}")
-        tensors = checkpoint.tensors_of(folder, head, store.wanted(head.state, layout))
-        state = store.put_together(head.state, tensors, types, layout)
-        self._check(state)
+        state = restore.state_of(folder, head, self.algorithm, self.cfg, layout)
         return After(head.round, head.marks, head.history, state)
 
     def finish(self, after: After) -> Summary:
@@ -132,7 +123,7 @@ class Run:
         try:
             if saved < 0:
                 self.after = self.after._replace(state=self.algorithm.init(env))
-                self._check(self.after.state)
+                restore.check(self.after.state, self.algorithm, self.cfg.num_clients)
                 executor.reports()  # of what init did
             for t in range(saved + 1, self.cfg.num_rounds):
                 self._round(t, env, executor)
@@ -184,11 +175,6 @@ class Run:
         )
         self._saved_at = perf_counter()
         self._saved_s = self._saved_at - began
-
-    def _check(self, state: Any) -> None:
-        """What is saved can be read back: types as the algorithm says, one item per client."""
-        hint = get_type_hints(self.algorithm.init).get("return", Any)
-        store.check(state, hint, self.cfg.num_clients)
 
 
 def _check_finite(line: metrics.Record) -> None:

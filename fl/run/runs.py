@@ -52,7 +52,7 @@ def resume(path: Path | str, options: Options = _DEFAULT) -> Summary:
         made = Run(cfg, prepare(cfg), _topology(cfg), run, options)
 
         def restored(head: Head) -> After:
-            _same_config(head, cfg)
+            same_config(head, cfg)
             return made.restored(head)
 
         after, problems = checkpoint.newest(folder, restored)
@@ -90,7 +90,7 @@ def _ended(run: RunDir, cfg: Config, listener: Listener) -> Summary | None:
         return None
 
     def last(head: Head) -> Head:
-        _same_config(head, cfg)
+        same_config(head, cfg)
         return head
 
     head, problems = checkpoint.newest(run / CHECKPOINT, last)
@@ -113,7 +113,8 @@ def _summary(run: RunDir) -> Summary:
     return summary
 
 
-def _same_config(head: Head, cfg: Config) -> None:
+def same_config(head: Head, cfg: Config) -> None:
+    """RunDirError: a checkpoint is of a run with another configuration."""
     if recorded.parsed(head.config) != cfg:
         changes = sorted(set(config.dumps(cfg).splitlines()) - set(head.config.splitlines()))
         raise RunDirError(f"expected {CONFIG} as the run was started with, got it with {changes}")

@@ -1,0 +1,34 @@
+"""The state of an algorithm, from a checkpoint of its run."""
+
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import sparse_engine as se
+from fl.algorithms.base import Algorithm
+from fl.algorithms.messages import Sent
+from fl.clients import plain as store
+from fl.config import Config
+from fl.errors import CheckpointError
+from fl.run import checkpoint
+from fl.run.checkpoint import Head
+
+
+def state_of(folder: Path, head: Head, algorithm: Algorithm, cfg: Config, layout: se.Layout) -> Any:
+    """What `algorithm` kept after the round of `head`, a checkpoint in `folder`. StoreError or
+    CheckpointError: that does not fit the run."""
+    kinds = {name: x for name, x in vars(algorithm).items() if isinstance(x, type)}
+    types = {"Sent": Sent} | {name: kind for name, kind in kinds.items() if is_dataclass(kind)}
+    if head.round >= cfg.num_rounds:
+        last = cfg.num_rounds - 1
+        raise CheckpointError(f"expected a round up to {last}, the last of the run, got {head.round}")
+    tensors = checkpoint.tensors_of(folder, head, store.wanted(head.state, layout))
+    state = store.put_together(head.state, tensors, types, layout)
+    check(state, algorithm, cfg.num_clients)
+    return state
+
+
+def check(state: Any, algorithm: Algorithm, num_clients: int) -> None:
+    """StoreError unless what is saved can be read back: types as the algorithm says, one item per client."""
+    hint = get_type_hints(algorithm.init).get("return", Any)
+    store.check(state, hint, num_clients)
