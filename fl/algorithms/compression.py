@@ -1,6 +1,6 @@
 """C of compressed gossip: what is left of a difference between two models when it has travelled.
 
-    gsgd      b bits a number, unbiased, then damped so that it is a contraction (sparse_engine.quantise)
+    gsgd      b bits per number, unbiased, damped to be a contraction (sparse_engine.wire.quantised)
     top_k     the share `keep` of the prunable weights, largest first, as a sparse message; biases, norms and
               exempt weights whole, as in every message (sparse_engine.wire)
     identity  everything

@@ -1,4 +1,4 @@
-"""A message: a Model as bytes, hardly longer than its information, and read as if an enemy had written it.
+"""A message: a Model as bytes, close to its entropy in length, and decoded as untrusted input.
 
     at   bytes
      0     4   magic "SPFL"
@@ -6,15 +6,15 @@
      6     1   mask codec:   0 bitmap   1 entropy   2 difference   3 known
      7     1   value codec:  0 fp32     1 bf16      2 fp16         3 q8     4 q16;    + 128: packed
      8     8   checksum: XXH64 of bytes 16 to 63, then of each section; the seed of the first is bytes 0 to 7,
-               of every other the checksum before
+               that of every other the checksum before it
     16     8   fingerprint of the model: names, shapes and dtypes
     24     8   XXH64 of the words of the mask that the receiver has to know; 0 where it needs none
     32     4   sender
     36     4   round
     40    24   bytes of the three sections
-    64     .   mask      which entries are stored (sparse_engine.mask_codecs)
+    64     .   mask      which entries are stored (sparse_engine/wire/masks.py)
      .     .   values    the stored entries, in order, then weights exempt from pruning (float tensors of more
-                         than one dimension), in the value codec, packed or not (sparse_engine.value_codecs)
+                         than one dimension), in the value codec, packed or not (sparse_engine/wire/values.py)
      .     .   rest      the other float tensors as float32; integers as int64
 
 Little-endian, nothing between, nothing after. A message has one form: what `decode` accepts, `encode` writes

@@ -20,7 +20,7 @@ TEXT = (Path(__file__).parents[3] / "CONTRIBUTING.md").read_text()
 
 @pytest.fixture
 def tenth(tmp_path, monkeypatch):
-    """The file, as fl/algorithms/tenth.py would be, and nothing else."""
+    """The file beside those of fl/algorithms, as tenth.py, and nothing else."""
     (source,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     folder = tmp_path / "algorithms"
     folder.mkdir()

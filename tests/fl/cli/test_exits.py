@@ -1,4 +1,4 @@
-"""fl.exits: wrong environment variables and errors of the engine are sentences, in every command."""
+"""fl.cli.exits: wrong environment variables and errors of the engine are sentences, in every command."""
 
 import io
 
