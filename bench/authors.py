@@ -340,7 +340,7 @@ def _setting(start: Start, batch: int) -> Setting:
 
 def _few(data: Dataset) -> Dataset:
     """The first SAMPLES images, for training and for tests."""
-    part = type(data.train)(data.train.images[:SAMPLES], data.train.labels[:SAMPLES])
+    part = type(data.train)(data.train.x[:SAMPLES], data.train.labels[:SAMPLES])
     return replace(data, train=part, test=part)
 
 

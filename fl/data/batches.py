@@ -1,4 +1,4 @@
-"""Batches of one client: bytes become float32 [n, C, H, W], (x - mean) / std, and int64 labels.
+"""Batches of one client: float32 [n, ...], (x - mean) / std where the set has these, and int64 labels.
 
 In training the order is random, and where the set says so (CIFAR) every image is cropped at random out of
 itself with 4 black pixels around it, and mirrored with probability 1/2. All of an epoch's randomness is drawn
@@ -13,7 +13,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fl.data.dataset import Dataset, Part
+from fl.data.dataset import Dataset, Part, X
 
 PAD = 4
 Batch = tuple[Tensor, Tensor]
@@ -54,14 +54,14 @@ def _train(
         now = slice(start, start + batch_size)
         part = data.train.take(order[now])
         if change:
-            part = Part(crop_and_mirror(part.images, shifts[:, now], mirrored[now]), part.labels)
+            part = Part(crop_and_mirror(part.x, shifts[:, now], mirrored[now]), part.labels)
         yield _batch(data, part)
 
 
-def crop_and_mirror(images: NDArray[np.uint8], shifts: NDArray, mirrored: NDArray) -> NDArray[np.uint8]:
+def crop_and_mirror(images: X, shifts: NDArray, mirrored: NDArray) -> X:
     """Image i, padded, from row shifts[0, i] and column shifts[1, i] on, and mirrored where mirrored[i]."""
     n, channels, height, width = images.shape
-    padded = np.zeros((n, channels, height + 2 * PAD, width + 2 * PAD), dtype=np.uint8)  # np.pad is slow
+    padded = np.zeros((n, channels, height + 2 * PAD, width + 2 * PAD), dtype=images.dtype)  # np.pad is slow
     padded[:, :, PAD:-PAD, PAD:-PAD] = images
     windows = sliding_window_view(padded, (height, width), axis=(2, 3))  # [n, C, 9, 9, H, W], a view
     out = windows[np.arange(n), :, shifts[0], shifts[1]]
@@ -70,8 +70,12 @@ def crop_and_mirror(images: NDArray[np.uint8], shifts: NDArray, mirrored: NDArra
 
 
 def _batch(data: Dataset, part: Part) -> Batch:
-    mean, std = (torch.tensor(x, dtype=torch.float32).view(-1, 1, 1) for x in (data.mean, data.std))
-    return torch.from_numpy(part.images).float().sub_(mean).div_(std), torch.from_numpy(part.labels)
+    x, labels = torch.from_numpy(part.x).float(), torch.from_numpy(part.labels)
+    if not data.mean:
+        return x, labels
+    shape = (-1, 1, 1) if data.is_image else (-1,)
+    mean, std = (torch.tensor(values, dtype=torch.float32).view(shape) for values in (data.mean, data.std))
+    return x.sub_(mean).div_(std), labels
 
 
 def _check(batch_size: int, indices: NDArray, part: Part) -> None:

@@ -101,7 +101,7 @@ def _file(path: Path, binary: Binary, records: int) -> Part:
 def _join(parts: list[Part]) -> Part:
     if len(parts) == 1:
         return parts[0]
-    images: NDArray[np.uint8] = np.concatenate([part.images for part in parts])
+    images: NDArray[np.uint8] = np.concatenate([part.x for part in parts])
     return Part(images, np.concatenate([part.labels for part in parts]))
 
 

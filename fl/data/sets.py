@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fl.config.source import is_path
 from fl.data import cifar, memory, npz
-from fl.data.dataset import Dataset, Part, channel_statistics
+from fl.data.dataset import Dataset, X, statistics
 
 _CIFAR_PAGE = "the CIFAR page of Alex Krizhevsky (www.cs.toronto.edu/~kriz/cifar.html)"
 _HAM_PAGE = "Harvard Dataverse (dataset 'The HAM10000 dataset', doi:10.7910/DVN/DBW86T)"
@@ -28,8 +28,16 @@ BINARIES = {binary.name: binary for binary in (cifar.CIFAR10, cifar.CIFAR100)}
 _CHUNK = 512
 
 
-def load(name: str, root: str | Path | None = None, *, size: int | None = None) -> Dataset:
-    """The data set of that name, or in the file of that path; `size`: resize images to size x size."""
+def load(
+    name: str, root: str | Path | None = None, *, size: int | None = None, natural: bool = False
+) -> Dataset:
+    """The data set of that name, or in the file of that path.
+
+    `size`: resize images to size x size; `natural`: groups of an .npz file are clients (arrays.py).
+
+    >>> load("digits")
+    Dataset(digits, 1,438 + 359 images (1, 8, 8), 10 classes)
+    """
     folder = data_root(root)
     if name == "digits":
         data = npz.read(name, Path(__file__).with_name("digits.npz"))
@@ -39,7 +47,7 @@ def load(name: str, root: str | Path | None = None, *, size: int | None = None) 
         path = Path(name).expanduser() if is_path(name) else folder / f"{name}.npz"
         if not path.is_file():
             raise FileNotFoundError(_absent(name, path))
-        data = npz.read(path.stem, path, grouped=name == "ham10000")
+        data = npz.read(path.stem, path, grouped=name == "ham10000", natural=natural)
     return data if size is None else resized(data, size)
 
 
@@ -50,16 +58,19 @@ def data_root(root: str | Path | None = None) -> Path:
 
 def resized(data: Dataset, size: int) -> Dataset:
     """`data` with images of size x size (bilinear, antialiased where it shrinks), still bytes."""
+    if data.train.x.dtype != np.uint8 or not data.is_image:
+        given = f"{data.train.x.dtype} samples {data.shape}"
+        raise ValueError(f"size: expected images of bytes to resize, got {given} of {data.name}")
     if size < 1:
         raise ValueError(f"expected a size of at least 1 pixel, got {size}")
     if data.shape[1:] == (size, size):
         return data
-    train, test = (Part(_resize(part.images, size), part.labels) for part in (data.train, data.test))
-    mean, std = channel_statistics(train.images)
+    train, test = (replace(part, x=_resize(part.x, size)) for part in (data.train, data.test))
+    mean, std = statistics(train.x)
     return replace(data, train=train, test=test, mean=mean, std=std)
 
 
-def _resize(images: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+def _resize(images: X, size: int) -> NDArray[np.uint8]:
     shape = (*images.shape[:2], size, size)
     memory.check(prod(shape), f"{len(images):,} images of {size} x {size} pixels")
     out = np.empty(shape, dtype=np.uint8)

@@ -1,12 +1,13 @@
 """The network that a configuration names, sized for its data, with the w0 that all clients start from.
 
 Before it is made it is made once without memory (torch's "meta" device): one that would not fit, or cannot
-take the data's images or batches, is refused with a sentence and not in the middle of a run.
+take the data's samples or batches, is refused with a sentence and not in the middle of a run.
 """
 
 import copy
 import inspect
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -28,10 +29,9 @@ def build(model: Model, data: Dataset, seed: int) -> nn.Module:
         raise ConfigError(f"model.name: expected a network out of {names}, got {model.name!r}")
     takes = inspect.signature(getattr(se.models, model.name)).parameters
     options = _options(model, list(takes))
-    channels, height, width = data.shape
     sizes = {
-        "in_channels": channels,
-        "in_features": channels * height * width,
+        "in_channels": data.shape[0],
+        "in_features": prod(data.shape),
         "num_classes": data.num_classes,
     }
     options |= {name: size for name, size in sizes.items() if name in takes}
@@ -78,37 +78,47 @@ def _weightless(name: str, options: dict[str, Any]) -> nn.Module:
 
 
 def _check(name: str, net: nn.Module, data: Dataset) -> None:
-    """That it fits into memory, and makes one number per class of the data's images."""
+    """That it fits into memory, and makes one number per class of the data's samples."""
     num_bytes = sum(x.numel() * x.element_size() for x in net.state_dict().values())
     try:
         memory.check(4 * num_bytes, f"{name} with {num_bytes // 4:,} weights, four times,")
     except ValueError as wrong:
         raise ConfigError(f"model: {wrong}") from wrong
-    channels, height, width = data.shape
-    made = _output(net, channels, height, width)
+    made = _output(net, data.shape)
     if made is None:
-        raise ConfigError(
-            f"model.name: expected images {_sides(net, channels)} for {name}, got {height} x {width} of "
-            f"{data.name}: take another network, or resize them with data.size"
-        )
+        raise ConfigError(_not_for(name, net, data))
     if made != (1, data.num_classes):
         raise ConfigError(
-            f"model.name: expected a network with {data.num_classes} outputs per image, got {made} of {name}"
+            f"model.name: expected a network with {data.num_classes} outputs per sample, got {made} of {name}"
         )
 
 
-def _output(net: nn.Module, channels: int, height: int, width: int) -> tuple[int, ...] | None:
-    """The shape of what one image becomes; None where it is too small or too large."""
+def _not_for(name: str, net: nn.Module, data: Dataset) -> str:
+    """Why the network cannot take the data."""
+    if not data.is_image:
+        return (
+            f"model.name: expected a network for samples of shape {data.shape} of {data.name}, got {name}, "
+            "which cannot take them: mlp takes any shape, other networks images [channels, height, width]"
+        )
+    channels, height, width = data.shape
+    return (
+        f"model.name: expected images {_sides(net, channels)} for {name}, got {height} x {width} of "
+        f"{data.name}: take another network, or resize them with data.size"
+    )
+
+
+def _output(net: nn.Module, shape: Sequence[int]) -> tuple[int, ...] | None:
+    """The shape of what one sample becomes; None where the network cannot take it."""
     try:
         with torch.no_grad():
-            return tuple(net.eval()(torch.empty((1, channels, height, width), device="meta")).shape)
+            return tuple(net.eval()(torch.empty((1, *shape), device="meta")).shape)
     except (RuntimeError, ValueError):
         return None
 
 
 def _sides(net: nn.Module, channels: int) -> str:
     """Which square images the network can take, in words."""
-    able = [side for side in _SIDES if _output(net, channels, side, side) is not None]
+    able = [side for side in _SIDES if _output(net, (channels, side, side)) is not None]
     if not able:
         return "of another kind"
     if able[-1] == _SIDES[-1]:

@@ -211,13 +211,13 @@ class Drawn:
 
     def test_set(self, k):
         chosen, test = self.setting.partition.test.of(k), self.setting.data.test
-        return self.normal(test.images[chosen]), torch.from_numpy(test.labels[chosen])
+        return self.normal(test.x[chosen]), torch.from_numpy(test.labels[chosen])
 
     def epoch(self, k, size, stream):
         train = self.setting.data.train
         order = stream.permutation(self.setting.partition.train.of(k))
         shifts, mirrored = stream.integers(0, 2 * PAD + 1, (2, len(order))), stream.random(len(order)) < 0.5
-        images = train.images[order]
+        images = train.x[order]
         if self.cfg.data.augment:
             images = np.stack([crop(*each) for each in zip(images, *shifts, mirrored, strict=True)])
         x, y = self.normal(images), torch.from_numpy(train.labels[order])

@@ -1,5 +1,7 @@
 """Batches against a plain loop over images; random order and augmentation from the given stream alone."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fl.data import batches, evaluation_batches
+from fl.data import batches, evaluation_batches, from_arrays
 from fl.data.batches import PAD, crop_and_mirror
+from fl.data.dataset import statistics
 from fl.rng import stream
 
 
@@ -69,7 +72,7 @@ def test_values_are_normalised(pictures):
     data = pictures(augment=False)
     x, y = joined(epoch(data, range(40), 7))
     mean, std = (np.array(v).reshape(3, 1, 1) for v in (data.mean, data.std))
-    images = (data.train.images.astype(np.float64) - mean) / std
+    images = (data.train.x.astype(np.float64) - mean) / std
     order = [int(np.abs(images - image.numpy()).max((1, 2, 3)).argmin()) for image in x]
     assert sorted(order) == list(range(40))
     np.testing.assert_allclose(x.numpy(), images[order], rtol=1e-6, atol=1e-6)
@@ -114,7 +117,7 @@ def test_nobody_else_draws(pictures):
 def test_orders_shifts_and_mirrors_are_uniform(pictures):
     """Each image says where it came from: pixel (i, j) of image k is worth its place."""
     data = pictures(n=40, shape=(1, 16, 12))
-    data.train.images[:] = (1 + np.arange(16 * 12)).reshape(16, 12)  # 1 to 192, no 0
+    data.train.x[:] = (1 + np.arange(16 * 12)).reshape(16, 12)  # 1 to 192, no 0
     counts = {"top": np.zeros(9), "left": np.zeros(9), "mirrored": np.zeros(2)}
     for seed in range(50):
         x, _ = joined(epoch(data, range(40), 40, seed))
@@ -132,7 +135,7 @@ def test_orders_shifts_and_mirrors_are_uniform(pictures):
 def test_order_is_random(pictures):
     data = pictures(n=6, shape=(1, 4, 4), augment=False)
     data.train.labels[:] = np.arange(6) % 3
-    data.train.images[:] = np.arange(6).reshape(6, 1, 1, 1)
+    data.train.x[:] = np.arange(6).reshape(6, 1, 1, 1)
     first = np.zeros(6)
     for seed in range(600):
         x, _ = next(batches(data, np.arange(6), 1, stream(seed, "batches")))
@@ -155,17 +158,17 @@ def test_evaluation_keeps_order_and_images(pictures):
     assert [len(y) for _, y in parts] == [2, 2, 1]
     x, y = joined(parts)
     mean, std = (np.array(v, np.float32).reshape(3, 1, 1) for v in (data.mean, data.std))
-    np.testing.assert_array_equal(x.numpy(), (data.test.images[indices] - mean) / std)
+    np.testing.assert_array_equal(x.numpy(), (data.test.x[indices] - mean) / std)
     assert y.tolist() == (indices % 3).tolist()
 
 
 def test_batches_are_the_callers_own(pictures):
     data = pictures()
-    before = data.train.images.copy(), data.train.labels.copy(), data.test.labels.copy()
+    before = data.train.x.copy(), data.train.labels.copy(), data.test.labels.copy()
     for x, y in [*epoch(data, range(40), 8), *evaluation_batches(data, np.arange(20), 8)]:
         x.zero_()
         y.zero_()
-    np.testing.assert_array_equal(before[0], data.train.images)
+    np.testing.assert_array_equal(before[0], data.train.x)
     np.testing.assert_array_equal(before[1], data.train.labels)
     np.testing.assert_array_equal(before[2], data.test.labels)
 
@@ -189,3 +192,36 @@ def test_no_samples_no_batches(pictures):
 def test_refusals_before_the_first_batch(pictures, read, indices, size, message):
     with pytest.raises(ValueError, match=message):
         read(pictures(), indices, size)
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 2), (3, 6, 6), (2, 2, 2, 2)])
+def test_numbers_come_out_as_they_are_and_stay_so(shape):
+    x = np.random.default_rng(0).normal(size=(20, *shape)).astype(np.float32)
+    data = from_arrays(x, np.arange(20) % 2, x, np.arange(20) % 2)
+    got, labels = next(evaluation_batches(data, np.arange(3, 9), 6))
+    np.testing.assert_array_equal(got.numpy(), x[3:9])
+    got, labels = next(batches(data, np.arange(20), 20, np.random.default_rng(0)))
+    order = np.random.default_rng(0).permutation(20)
+    np.testing.assert_array_equal(got.numpy(), x[order])
+    assert labels.tolist() == (order % 2).tolist()
+    got.zero_()
+    assert data.train.x.any(axis=tuple(range(1, x.ndim))).all()  # the set has not changed
+
+
+@pytest.mark.parametrize(("shape", "view"), [((5,), (5,)), ((4, 2), (2,)), ((3, 6, 6), (3, 1, 1))])
+def test_numbers_with_a_mean_are_normalised(shape, view):
+    x = np.random.default_rng(0).normal(3, 2, size=(20, *shape)).astype(np.float32)
+    mean, std = statistics(x)
+    data = replace(from_arrays(x, np.zeros(20, int), x, np.zeros(20, int)), mean=mean, std=std)
+    got, _ = next(evaluation_batches(data, np.arange(20), 20))
+    expected = (x - np.reshape(mean, view)) / np.reshape(std, view)
+    np.testing.assert_allclose(got.numpy(), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(data.test.x, x)
+
+
+def test_images_of_numbers_are_cropped_and_mirrored():
+    x = np.random.default_rng(0).normal(size=(20, 3, 6, 6)).astype(np.float32)
+    data = from_arrays(x, np.zeros(20, int), x, np.zeros(20, int))
+    got, _ = next(batches(data, np.arange(20), 20, np.random.default_rng(0), augment=True))
+    assert got.shape == (20, 3, 6, 6) and (got == 0).any()
+    assert set(got[got != 0].tolist()) <= set(x.reshape(-1).tolist())

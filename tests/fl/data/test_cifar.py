@@ -48,16 +48,16 @@ def test_records_become_images(small):
     numbers = [11 * f + i for f in range(len(files) - 1) for i in range(7)]
     for part, ids in ((data.train, numbers), (data.test, [11 * (len(files) - 1) + i for i in range(3)])):
         np.testing.assert_array_equal(part.labels, [label(name, i) for i in ids])
-        np.testing.assert_array_equal(part.images, [pixels(i).reshape(3, 32, 32) for i in ids])
-    red, green, blue = data.train.images[0, :, 0, 0]
+        np.testing.assert_array_equal(part.x, [pixels(i).reshape(3, 32, 32) for i in ids])
+    red, green, blue = data.train.x[0, :, 0, 0]
     assert (red, green, blue) == (0, 1024 % 251, 2048 % 251)  # planes, not interleaved
 
 
 def test_one_file_is_a_memory_map(small):
     name, root, _ = small
     data = load(name, root)
-    assert isinstance(data.test.images.base, np.memmap) and not data.test.images.flags.writeable
-    assert isinstance(data.train.images.base, np.memmap) == (name == "cifar100")
+    assert isinstance(data.test.x.base, np.memmap) and not data.test.x.flags.writeable
+    assert isinstance(data.train.x.base, np.memmap) == (name == "cifar100")
 
 
 def test_class_names(small):
@@ -122,7 +122,7 @@ def test_the_real_set(name, real):
     classes = HIGHEST[name] + 1
     np.testing.assert_array_equal(np.bincount(data.train.labels), np.full(classes, 50_000 // classes))
     np.testing.assert_array_equal(np.bincount(data.test.labels), np.full(classes, 10_000 // classes))
-    x = data.train.images
+    x = data.train.x
     mean, std = x.mean(axis=(0, 2, 3)), [x[:, c].std() for c in range(3)]
     np.testing.assert_allclose(data.mean, mean, atol=1e-4)
     np.testing.assert_allclose(data.std, std, atol=1e-4)

@@ -38,9 +38,9 @@ def test_images_come_out_channels_first(tmp_path, shape, axes, compressed):
     (np.savez_compressed if compressed else np.savez)(tmp_path / "some.npz", **content)
     data = load("some", tmp_path)
     expected = content["x"][:, None] if axes is None else content["x"].transpose(axes)
-    np.testing.assert_array_equal(data.train.images, expected)
+    np.testing.assert_array_equal(data.train.x, expected)
     np.testing.assert_array_equal(data.train.labels, content["y"])
-    np.testing.assert_array_equal(data.test.images, expected[:3])
+    np.testing.assert_array_equal(data.test.x, expected[:3])
     assert data.name == "some" and data.classes == ("0", "1") and not data.augment
     np.testing.assert_allclose(data.mean, expected.mean(axis=(0, 2, 3)))
     np.testing.assert_allclose(data.std, expected.std(axis=(0, 2, 3)))
@@ -56,16 +56,16 @@ def test_without_a_test_part_a_fifth_is_taken(saved):
     content = arrays(n=100)
     data = read("some", saved(**content))
     np.testing.assert_array_equal(np.bincount(data.test.labels), [10, 10])
-    everything = np.concatenate([data.train.images, data.test.images])[:, 0]
+    everything = np.concatenate([data.train.x, data.test.x])[:, 0]
     assert {image.tobytes() for image in everything} == {image.tobytes() for image in content["x"]}
     again = read("some", saved(**content))
-    np.testing.assert_array_equal(data.test.images, again.test.images)
+    np.testing.assert_array_equal(data.test.x, again.test.x)
 
 
 def test_mean_and_std_are_of_the_training_part(saved):
     data = read("some", saved(**arrays()))
-    assert data.mean == pytest.approx([data.train.images.mean()])
-    assert data.std == pytest.approx([data.train.images.std()])
+    assert data.mean == pytest.approx([data.train.x.mean()])
+    assert data.std == pytest.approx([data.train.x.std()])
 
 
 @pytest.mark.parametrize("key", ["groups", "lesion_id"])
@@ -74,8 +74,30 @@ def test_groups_stay_together(saved, key):
     names = np.array([f"HAM_{i // 4:07d}" for i in range(200)])
     content["x"][:, 0, 0] = np.arange(200) // 4  # the group is in the image
     data = read("some", saved(**content | {"y": np.zeros(200, np.uint8), key: names}))
-    train, test = ({*part.images[:, 0, 0, 0].tolist()} for part in (data.train, data.test))
+    train, test = ({*part.x[:, 0, 0, 0].tolist()} for part in (data.train, data.test))
     assert not train & test and len(train | test) == 50 and len(data.test) == 40
+
+
+def test_groups_that_are_clients_have_both_parts(saved):
+    content = arrays(n=200, groups=np.arange(200) // 10)
+    data = read("some", saved(**content), natural=True)
+    assert data.train.groups.tolist() == np.repeat(np.arange(20), 8).tolist()
+    assert data.test.groups.tolist() == np.repeat(np.arange(20), 2).tolist()
+
+
+def test_groups_of_a_given_test_part(saved):
+    content = arrays(groups=np.arange(20) // 5, groups_test=np.array([3, 1]))
+    content |= {"x_test": content["x"][:2], "y_test": content["y"][:2]}
+    data = read("some", saved(**content))
+    assert data.train.groups.tolist() == content["groups"].tolist() and data.test.groups.tolist() == [3, 1]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_floats_are_taken_as_they_are(saved, dtype):
+    x = np.random.default_rng(0).normal(size=(20, 7)).astype(dtype)
+    data = read("some", saved(x=x, y=np.arange(20) % 2, x_test=x[:3], y_test=np.zeros(3, int)))
+    assert data.shape == (7,) and data.mean == () and data.train.x.dtype == np.float32
+    np.testing.assert_array_equal(data.train.x, x.astype(np.float32))
 
 
 def test_class_names_also_of_classes_without_samples(saved):
@@ -88,21 +110,20 @@ def test_class_names_also_of_classes_without_samples(saved):
         ({"y": np.zeros(3, int)}, "expected arrays 'x' and 'y', got no 'x'"),
         ({"x": np.zeros((3, 2, 2), np.uint8)}, "got no 'y'"),
         ({"images": np.zeros(3)}, "got no 'x' and no 'y'"),
-        (arrays() | {"x": arrays()["x"] / 255}, "x as uint8 .*not scaled.*, got float64"),
         (arrays() | {"x": arrays()["x"].astype(np.int64)}, "uint8.*got int64"),
         (arrays(shape=()), r"expected x as \[n, H, W\].*got \(20,\)"),
         (arrays(shape=(2, 2, 2)), r"C = 1 or 3, got \(20, 2, 2, 2\)"),
         (arrays(shape=(3, 2, 3)), r"C = 1 or 3, got \(20, 3, 2, 3\)"),  # either could be the channels
-        (arrays() | {"y": np.zeros(20)}, r"y as 20 integer labels, one per image, got float64 \(20,\)"),
+        (arrays() | {"y": np.zeros(20)}, r"y as 20 integer labels, one per sample, got float64 \(20,\)"),
         (arrays() | {"y": np.zeros((20, 1), int)}, r"got int64 \(20, 1\)"),
         (arrays() | {"y": np.zeros(19, int)}, r"got int64 \(19,\)"),
         (arrays() | {"y": np.arange(20) - 1}, "y from 0 to 65535, got -1 to 18"),
         (arrays(classes=["one"]), "y from 0 to 0, got 0 to 1"),
         (arrays(classes=[["a", "b"]]), "list of names"),
         (arrays(x_test=np.zeros((2, 4, 5), np.uint8)), "'x_test' and 'y_test', got no 'y_test'"),
-        (arrays(x_test=np.zeros((2, 5, 5), np.uint8), y_test=np.zeros(2, int)), "images of one shape"),
+        (arrays(x_test=np.zeros((2, 5, 5), np.uint8), y_test=np.zeros(2, int)), "samples of one shape"),
         (arrays(groups=np.zeros(3)), r"one group per label, got groups \(3,\)"),
-        (arrays(n=0), "at least one image"),
+        (arrays(n=0), "at least one sample"),
         (arrays() | {"y": np.full(20, 2**63, np.uint64)}, "y from 0 to 65535, got 9223372036854775808 to"),
         (arrays(n=1), "at least one"),  # nothing is left for the other part
         (arrays(groups=np.zeros(20)), "at least one"),
@@ -117,7 +138,7 @@ def test_refusals_name_the_file(saved, content, message):
 
 @pytest.mark.parametrize("shape", [(20, 0, 5), (20, 4, 0), (20, 0, 0, 3), (20, 1, 0, 4)])
 def test_images_of_no_pixels_are_refused(saved, shape):
-    with pytest.raises(ValueError, match="expected x as images of at least one pixel, got"):
+    with pytest.raises(ValueError, match="expected x as samples of at least one value, got"):
         read("some", saved(x=np.zeros(shape, np.uint8), y=np.arange(20) % 2))
 
 
@@ -230,4 +251,4 @@ def test_a_flipped_bit_is_an_error_or_changes_nothing(tmp_path_factory, compress
         assert str(path) in str(refused)
     else:
         assert len(data.train) + len(data.test) == 20
-        assert {x.tobytes() for x in data.train.images[:, 0]} <= {x.tobytes() for x in arrays()["x"]}
+        assert {x.tobytes() for x in data.train.x[:, 0]} <= {x.tobytes() for x in arrays()["x"]}

@@ -41,7 +41,7 @@ def test_no_copy_crosses_into_the_test_part(lesions, kind):
     plain, copied = (partition(lesions, 4, kind, copies=copies, **options) for copies in (None, [1, 9]))
     trained, tested = (
         {int(images[i, 0, 0, 0]) // 2 for i in samples.indices}
-        for images, samples in ((lesions.train.images, copied.train), (lesions.test.images, copied.test))
+        for images, samples in ((lesions.train.x, copied.train), (lesions.test.x, copied.test))
     )
     assert trained and tested and not trained & tested
     assert copied.train_counts.sum() > plain.train_counts.sum()

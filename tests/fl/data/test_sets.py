@@ -16,9 +16,9 @@ def test_digits_come_with_the_package(monkeypatch, tmp_path):
     assert len(data.train) == 1438 and len(data.test) == 359
     counts = np.bincount(data.train.labels) + np.bincount(data.test.labels)
     assert counts.tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]  # scikit-learn's
-    assert max(data.train.images.max(), data.test.images.max()) == 16
-    assert not {x.tobytes() for x in data.train.images} & {x.tobytes() for x in data.test.images}
-    np.testing.assert_array_equal(data.test.images, load("digits").test.images)
+    assert max(data.train.x.max(), data.test.x.max()) == 16
+    assert not {x.tobytes() for x in data.train.x} & {x.tobytes() for x in data.test.x}
+    np.testing.assert_array_equal(data.test.x, load("digits").test.x)
 
 
 def test_where_data_are_looked_for(monkeypatch, tmp_path):
@@ -103,13 +103,13 @@ def blocks(root, size=8):
 def test_resizing_keeps_the_corners_and_the_order(tmp_path, size):
     quarters = blocks(tmp_path)
     data = load("blocks", tmp_path, size=size)
-    assert data.shape == (3, size, size) and data.train.images.dtype == np.uint8
-    corners = data.train.images[:, :, :: size - 1, :: size - 1].astype(int)
+    assert data.shape == (3, size, size) and data.train.x.dtype == np.uint8
+    corners = data.train.x[:, :, :: size - 1, :: size - 1].astype(int)
     near = 0 if size >= 8 else 60 if size == 2 else 30  # a small image's corner is a mean around it
     assert abs(corners - quarters).max() <= near
-    np.testing.assert_array_equal(data.test.images, data.train.images[:2])
-    np.testing.assert_allclose(data.mean, data.train.images.mean(axis=(0, 2, 3)))
-    np.testing.assert_allclose(data.std, data.train.images.std(axis=(0, 2, 3)))
+    np.testing.assert_array_equal(data.test.x, data.train.x[:2])
+    np.testing.assert_allclose(data.mean, data.train.x.mean(axis=(0, 2, 3)))
+    np.testing.assert_allclose(data.std, data.train.x.std(axis=(0, 2, 3)))
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_resizing_keeps_the_corners_and_the_order(tmp_path, size):
 def test_resizing_is_bilinear(tmp_path, row, size, expected):
     x = np.tile(np.array(row, np.uint8), (20, len(row), 1))
     np.savez(tmp_path / "row.npz", x=x, y=np.zeros(20, int))
-    images = load("row", tmp_path, size=size).train.images
+    images = load("row", tmp_path, size=size).train.x
     np.testing.assert_array_equal(images, np.tile(expected, (16, 1, size, 1)))
 
 
@@ -131,15 +131,13 @@ def test_shrinking_leaves_no_pixel_out(tmp_path):
     row = np.zeros(16, np.uint8)
     row[[3, 4, 11, 12]] = 255
     np.savez(tmp_path / "row.npz", x=np.tile(row, (20, 16, 1)), y=np.zeros(20, int))
-    images = load("row", tmp_path, size=2).train.images
+    images = load("row", tmp_path, size=2).train.x
     assert 0.2 * 255 < images.min() and images.max() < 0.3 * 255  # about a quarter is white
 
 
 def test_same_size_is_the_same_set(tmp_path):
     blocks(tmp_path)
-    np.testing.assert_array_equal(
-        load("blocks", tmp_path, size=8).train.images, load("blocks", tmp_path).train.images
-    )
+    np.testing.assert_array_equal(load("blocks", tmp_path, size=8).train.x, load("blocks", tmp_path).train.x)
     with pytest.raises(ValueError, match="at least 1 pixel, got 0"):
         load("blocks", tmp_path, size=0)
 

@@ -1,11 +1,12 @@
 """Networks that cannot take the data, or do not fit, are refused before a run begins."""
 
+import numpy as np
 import pytest
 import torch
 
 from fl import config
 from fl.config import ConfigError
-from fl.data import load, memory
+from fl.data import from_arrays, load, memory
 from fl.data.sets import resized
 from fl.run import runs
 from fl.train import network
@@ -34,6 +35,16 @@ def test_the_smallest_that_are_allowed_work(name, size):
     assert net(torch.zeros(2, *data.shape)).shape == (2, 10)
 
 
+def test_vectors_are_for_the_mlp():
+    x = np.random.default_rng(0).normal(size=(60, 12))
+    data = from_arrays(x, np.arange(60) % 3, name="vectors")
+    assert network.build(config.Model(name="mlp"), data, 0)(torch.zeros(2, 12)).shape == (2, 3)
+    with pytest.raises(
+        ConfigError, match=r"samples of shape \(12,\) of vectors, got lenet5, which cannot take"
+    ):
+        network.build(config.Model(name="lenet5"), data, 0)
+
+
 def test_a_network_that_does_not_fit_into_memory_is_refused():
     with pytest.raises(
         ConfigError, match="model: expected small_cnn with .* weights, four times, to fit into"
@@ -50,7 +61,9 @@ def test_memory_that_nobody_knows_refuses_nothing(monkeypatch):
 
 def test_outputs_are_one_per_class(monkeypatch):
     monkeypatch.setattr(network.se.models, "by_name", lambda name, **_: torch.nn.Flatten())
-    with pytest.raises(ConfigError, match=r"a network with 10 outputs per image, got \(1, 64\) of small_cnn"):
+    with pytest.raises(
+        ConfigError, match=r"a network with 10 outputs per sample, got \(1, 64\) of small_cnn"
+    ):
         network.build(config.Model(), load("digits"), 0)
 
 
