@@ -139,6 +139,31 @@ def report(
     raise typer.Exit(show_report(Console(), path))
 
 
+@app.command()
+def export(
+    path: Annotated[Path, typer.Argument(metavar="DIR", help="the directory of a run, finished or not")],
+    client: Annotated[
+        str, typer.Option(metavar="K", help="whose model: a client's number, all, or server")
+    ] = "all",
+    format: Annotated[
+        str, typer.Option(metavar="FORMAT", help="state_dict, safetensors or onnx-dense")
+    ] = "state_dict",
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="default client-K.pt or the like; with all, -client-K is added"),
+    ] = None,
+    sparse: Annotated[
+        bool, typer.Option("--sparse", help="safetensors: bitmap and values as stored, not dense")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace files that are there")] = False,
+) -> None:
+    """Trained models as files for others: `sparsefl export runs/demo --client 3 --out three.pt`."""
+    from fl.cli.export import Arguments, run
+
+    given = Arguments(path=path, client=client, format=format, out=out, sparse=sparse, overwrite=overwrite)
+    raise typer.Exit(run(Console(), given))
+
+
 @app.command("list")
 def list_all(
     part: Annotated[
