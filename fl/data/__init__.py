@@ -5,15 +5,19 @@ from fl.data.batches import batches, evaluation_batches
 from fl.data.dataset import Dataset, Part
 from fl.data.partition import Partition, Samples, partition
 from fl.data.sets import load
+from fl.data.sources import as_dataset, from_hf, from_torch
 
 __all__ = [
     "Dataset",
     "Part",
     "Partition",
     "Samples",
+    "as_dataset",
     "batches",
     "evaluation_batches",
     "from_arrays",
+    "from_hf",
+    "from_torch",
     "load",
     "partition",
 ]

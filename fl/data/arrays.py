@@ -73,11 +73,11 @@ def _part(x: Any, y: Any, x_name: str, y_name: str, classes: Sequence[str] | int
             f"expected arrays {x_name!r} and {y_name!r}, got no {' and no '.join(map(repr, missing))}"
         )
     samples, labels = _samples(array(x), x_name), array(y)
+    if len(samples) == 0:
+        raise ValueError(f"expected at least one sample, got {x_name} {samples.shape}")
     if labels.dtype.kind not in "iu" or labels.shape != (len(samples),):
         given = f"{labels.dtype} {labels.shape}"
         raise ValueError(f"expected {y_name} as {len(samples)} integer labels, one per sample, got {given}")
-    if len(labels) == 0:
-        raise ValueError(f"expected at least one sample, got {x_name} {samples.shape}")
     most = _MOST_CLASSES if classes is None else classes if isinstance(classes, int) else len(classes)
     if labels.min() < 0 or labels.max() >= most:
         raise ValueError(f"expected {y_name} from 0 to {most - 1}, got {labels.min()} to {labels.max()}")

@@ -7,7 +7,7 @@ import pytest
 
 import fl.data
 
-PUBLIC = ["arrays", "sets"]
+PUBLIC = ["arrays", "sets", "sources"]
 
 
 @pytest.mark.parametrize("name", PUBLIC)
