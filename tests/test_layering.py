@@ -14,7 +14,7 @@ MAY_IMPORT = {
     "bench": {"kernels", "sparse_engine", "fl", "bench"},
 }
 ORDER = (  # a part of fl imports those before it, and itself; those of one line do not import each other
-    ("errors", "rng", "units"),
+    ("errors", "keys", "rng", "units"),
     ("config",),
     ("data", "world"),
     ("train",),

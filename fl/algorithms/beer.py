@@ -37,9 +37,12 @@ from fl import config
 from fl.algorithms.base import Env, Round, exchange, together
 from fl.algorithms.compression import Compressed, Compression, compress
 from fl.config import Messages, Positive, Section
+from fl.keys import Key
 from fl.train.worker import Worker
 from fl.world import topology
 from fl.world.topology import Neighbours
+
+KEYS = (Key("degree_mean", "neighbours of a client, mean over clients", null=True),)
 
 
 class Config(Section):

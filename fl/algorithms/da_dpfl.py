@@ -24,7 +24,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 import sparse_engine as se
-from fl.algorithms import voting
+from fl.algorithms import da_dpfl_shown, voting
 from fl.algorithms.base import Env, Inputs, Round, gossip
 from fl.algorithms.messages import Sent, send
 from fl.config import Count, Messages, NotNegative, Positive, Section, Share, Whole, only_if, unless
@@ -122,6 +122,7 @@ class State:
 
 
 _EXACT = Messages()
+KEYS, FIGURES, LEVELS = da_dpfl_shown.KEYS, da_dpfl_shown.FIGURES, da_dpfl_shown.LEVELS
 
 
 def init(env: Env) -> State:

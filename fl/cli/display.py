@@ -20,8 +20,9 @@ from rich.text import Text
 from fl.cli.exits import say
 from fl.config import Config
 from fl.errors import Missing
+from fl.keys import Key
 from fl.report.summary import SUMMARY_COLUMNS, describe, summary_rows
-from fl.run import files
+from fl.run import files, keys
 from fl.run.events import Listener, Record
 from fl.run.names import TENSORBOARD
 from fl.units import duration, percent, size
@@ -162,10 +163,13 @@ def figures(record: Record) -> str:
         f"sent {size(record['bytes_total'])}",
         f"{record['wall_s']:.1f} s",
     ]
-    if record.get("votes") is not None:
-        parts.insert(2, f"votes {record['votes']:.2f}")
-    if record.get("pruned"):
-        parts.insert(2, f"pruned {record['pruned']}")
+    parts[2:2] = [key.shown.format(record[key.name]) for key in keys.declared("round") if _told(key, record)]
     if record.get("accuracy_global") is not None:
         parts.insert(1, f"server's model {percent(record['accuracy_global'])}")
     return "  ".join(parts)
+
+
+def _told(key: Key, record: Record) -> bool:
+    """Whether a line of progress has it: not where it is null, or a count of 0."""
+    value = record.get(key.name)
+    return bool(key.shown) and value is not None and not (isinstance(value, int) and value == 0)

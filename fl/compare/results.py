@@ -17,11 +17,11 @@ comparison.json, of the directory described in fl/compare/runs.py
         state       finished, unfinished, failed, or damaged (fl/compare/check.py)
         message     why it failed, what is damaged, how far it is, from where on it is mixed, or empty
         figures     null unless finished, else
-            accuracy_best, round_best, accuracy_last5, accuracy_last    as in summary.json (fl/run/rundir.py)
+            accuracy_best, round_best, accuracy_last5, accuracy_last    as in summary.json (fl/run/keys.py)
             accuracy_global_best, accuracy_global_last5, accuracy_global_last
                                                             of the server's model, null where there is none
             sparsity_last                                   share of prunable weights that is not stored
-            bytes_total, bytes_total_paper, bytes_total_dense       as in fl/run/rundir.py, all rounds
+            bytes_total, bytes_total_paper, bytes_total_dense       as in summary.json, all rounds
             bytes_busiest_mean, bytes_busiest_max, bytes_busiest_last  over rounds;  also _paper, _dense
             flop_total, flop_total_dense
             wall_s, train_s                                 measured
@@ -44,18 +44,12 @@ from fl.compare import check, runs
 from fl.compare.differences import differences
 from fl.compare.plan import Plan, Run
 from fl.report.summary import mixed_lines
-from fl.run import metrics
+from fl.run import keys, metrics
 from fl.run.recorded import Record, Recorded
 
 SHARE = 0.95  # of the worst final accuracy among those that learn
 LEARNS = 0.5  # of the best final accuracy
 _COUNTS = ("", "_paper", "_dense")
-_SUMS = {
-    "bytes_total": "bytes_total",
-    "bytes_total_paper": "bytes_total_paper",
-    "flop_total": "flop_round",
-    **{key: key for key in ("wall_s", "train_s", "sim_time_s", "sim_energy_j")},
-}
 
 
 class Spread(NamedTuple):
@@ -208,8 +202,7 @@ def figures(rounds: Sequence[Record]) -> Record:
     return {
         **metrics.accuracies(rounds),
         "sparsity_last": 1 - rounds[-1]["density_mean"],
-        "bytes_total_dense": sum(line["bytes_total_dense"] for line in rounds),
-        "flop_total_dense": sum(line["flop_dense"] for line in rounds),
+        **{key.name: metrics.over_rounds(key, rounds) for key in keys.references()},
         **_busiest(rounds),
         **_sums(rounds),
     }
@@ -245,7 +238,7 @@ def _spreads(rows: Sequence[Record]) -> dict[str, dict[str, Any] | None] | None:
 
 
 def _sums(rounds: Sequence[Record]) -> Record:
-    return {key: sum(line[of] for line in rounds) for key, of in _SUMS.items()}
+    return {key.name: metrics.over_rounds(key, rounds) for key in keys.costs()}
 
 
 def _busiest(rounds: Sequence[Record]) -> Record:

@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from fl.keys import Figure
 from fl.report import page
 from fl.report.page import BLUE, GREY, ORANGE, RED, Curve, Panel
+from fl.run import keys
 from fl.run.recorded import Recorded
 
 _CLIENTS = 200  # more do not fit next to each other: then every n-th is shown
@@ -24,9 +26,7 @@ def panels(run: Recorded) -> list[Panel]:
         spread(run),
         density(run),
         layers(run),
-        votes(run),
-        drift_ratio(run),
-        drift(run),
+        *(declared(run, figure) for figure in keys.figures(run.config.algorithm)),
         depth(run),
         sent(run),
         busiest(run),
@@ -96,9 +96,7 @@ def density(run: Recorded) -> Panel:
             figure, run.x, run.column("density_min"), run.column("density_max"), "lowest to highest", BLUE
         )
         figure.update_yaxes(rangemode="tozero")
-        target = _setting(run, "target_sparsity")
-        if target is not None:
-            page.level(figure, 1 - target, f"target {1 - target:g}")
+        _levels(figure, run, "density_mean")
     return Panel(
         "Density",
         "Share of the prunable weights that is stored and sent, at the end of the round.",
@@ -127,47 +125,18 @@ def _layers(run: Recorded) -> go.Figure | None:
     return _heat(figure, "round", "layer", height=max(360, 20 * len(named) + 80))
 
 
-def votes(run: Recorded) -> Panel:
-    figure = _figure(run, {"votes to prune": "votes"}, "share of clients (%)", share=True)
-    threshold = _setting(run, "delta_v")
+def declared(run: Recorded, told: Figure) -> Panel:
+    """A figure that the algorithm of the run wants to be there."""
+    figure = _figure(run, {told.curve: told.key}, told.y, share=told.scale == "share")
     if figure is not None:
-        figure.update_yaxes(range=[-0.03, 1.05])
-        if threshold is not None:
-            page.level(figure, threshold, f"majority {threshold:.0%}")
-    return Panel(
-        "Votes to prune",
-        "A client votes once its drift has nearly settled. Prunings follow t*, the first majority.",
-        _marked(figure, run),
-        _why(run, "no votes were taken."),
-    )
-
-
-def drift_ratio(run: Recorded) -> Panel:
-    lines = {"mean over clients": "drift_ratio_mean"}
-    figure = _figure(run, lines, "change / first drift (log)")
-    threshold = _setting(run, "delta_pr")
-    if figure is not None:
-        figure.update_yaxes(type="log", tickvals=_LOG_TICKS, tickformat="~g")
-        if threshold is not None:
-            page.level(figure, threshold, f"votes below {threshold:g}")
-    return Panel(
-        "How much drift still moves",
-        "Change of a client's drift since the round before, as a share of its first drift.",
-        _marked(figure, run),
-        _why(run, "drift was not followed, or there is one round only."),
-    )
-
-
-def drift(run: Recorded) -> Panel:
-    figure = _figure(run, {"mean over clients": "drift_mean"}, "drift (norm, no unit)")
-    if figure is not None:
-        figure.update_yaxes(rangemode="tozero")
-    return Panel(
-        "Drift",
-        "How far a client's trained weights are from its first ones.",
-        _marked(figure, run),
-        _why(run, "drift was not followed."),
-    )
+        if told.scale == "share":
+            figure.update_yaxes(range=[-0.03, 1.05])
+        elif told.scale == "log":
+            figure.update_yaxes(type="log", tickvals=_LOG_TICKS, tickformat="~g")
+        else:
+            figure.update_yaxes(rangemode="tozero")
+        _levels(figure, run, told.key)
+    return Panel(told.title, told.text, _marked(figure, run), _why(run, told.missing))
 
 
 def depth(run: Recorded) -> Panel:
@@ -305,17 +274,25 @@ def _si(figure: go.Figure | None, unit: str = "") -> go.Figure | None:
 
 
 def _marked(figure: go.Figure | None, run: Recorded) -> go.Figure | None:
-    """With t* and the pruning rounds, where there are any."""
+    """With the rounds that keys of the summary name."""
     if figure is not None and run.summary is not None:
-        if run.summary["t_star"] is not None:
-            page.mark(figure, [run.summary["t_star"]], f"t* = {run.summary['t_star']}", "solid")
-        page.mark(figure, run.summary["prune_rounds"], "pruning")
+        for key in keys.declared("run", run.config.algorithm):
+            at = run.summary[key.name]
+            if not key.mark or at is None:
+                continue
+            if isinstance(at, list):
+                page.mark(figure, at, key.mark)
+            else:
+                page.mark(figure, [at], key.mark.format(at), "solid")
     return figure
 
 
-def _setting(run: Recorded, key: str) -> Any:
-    """Of the algorithm; None where it has no such key."""
-    return getattr(run.config.settings, key, None)
+def _levels(figure: go.Figure, run: Recorded, key: str) -> None:
+    """Lines at what settings of the algorithm say of `key`."""
+    for level in keys.levels(run.config.algorithm):
+        if level.key == key:
+            value = level.value(run.config.settings)
+            page.level(figure, value, level.text.format(value))
 
 
 def _why(run: Recorded, reason: str) -> str:

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 from fl.config import Config
+from fl.run import keys
 from fl.run.events import Record
 from fl.units import duration, percent, size
 
@@ -14,12 +16,11 @@ SUMMARY_COLUMNS = ("", "this run", "dense", "dense / this")
 def summary_rows(summary: Record) -> list[Row]:
     """What a run gave and what it cost. Measured and modelled figures have rows of their own."""
     ours, dense = summary, summary.get("baseline") or {}
-    prunings = ", ".join(map(str, ours["prune_rounds"])) or "none"
     return [
         *_accuracies(ours, dense),
         *_accuracy_cost(ours),
         ("density, last round", f"{ours['density_last']:.3f}", "1", ""),
-        ("prunings in rounds", prunings, "", ""),
+        *_declared(ours),
         _compared("bytes sent", size, ours["bytes_total"], ours["bytes_total_dense"]),
         _compared("  as the paper counts", size, ours["bytes_total_paper"], ours["bytes_total_dense"]),
         _compared("training FLOP", _flop, ours["flop_total"], ours["flop_total_dense"]),
@@ -29,6 +30,18 @@ def summary_rows(summary: Record) -> list[Row]:
         ("energy, modelled", f"{ours['sim_energy_j']:,.4g} J", "", ""),
         *(("MIXED", line, "", "") for line in mixed_lines(ours)),
     ]
+
+
+def _declared(ours: Record) -> list[Row]:
+    """What the algorithm of the run wants to be there."""
+    shown = [key for key in keys.declared("run", ours["algorithm"]) if key.shown]
+    return [(key.shown, _text(ours[key.name]), "", "") for key in shown]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return "none" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def mixed_lines(summary: Record) -> list[str]:

@@ -6,7 +6,8 @@ resumed run writes what the other would have written. The files: fl/run/rundir.p
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -22,6 +23,8 @@ from fl.run.events import Listener
 from fl.run.executor import Local
 from fl.run.growing import NOTHING, Mark
 from fl.run.history import History
+from fl.run.meters import Meter, usual
+from fl.run.meters.base import Readings
 from fl.run.names import CHECKPOINT, CLIENTS, GROWING, HISTORY, METRICS, SUMMARY
 from fl.run.rundir import RunDir
 from fl.train.worker import Setting, learning_rate
@@ -45,6 +48,7 @@ class Options:
     listener: Listener = Listener()
     overwrite: bool = False  # a new run may remove an earlier one in its directory
     allow_mixed: bool = False  # a run may go on where its numbers come out otherwise (fl/run/history.py)
+    meters: Sequence[Meter] = field(default_factory=usual)  # what is measured of every round
 
     @property
     def num_workers(self) -> int:
@@ -140,14 +144,17 @@ class Run:
     def _round(self, t: int, env: Env, executor: Local) -> None:
         listener = self.options.listener
         listener.round_started(t)
-        began = perf_counter()
+        for meter in self.options.meters:
+            meter.start()
         result = self.algorithm.run_round(self.after.state, t, env)
-        seconds = perf_counter() - began
+        readings: Readings = {}
+        for meter in reversed(self.options.meters):
+            readings = meter.stop() | readings
         reports = executor.reports()
         devices = env.devices.devices(env.num_clients, env.seed, t)
         modelled = metrics.modelled(result, reports, env.devices, devices)
         lr = learning_rate(self.cfg.training, t)
-        record = metrics.round_record(t, result, reports, modelled, lr, seconds)
+        record = metrics.round_record(t, result, reports, modelled, lr, readings)
         clients = (
             [*metrics.client_records(t, result, reports, modelled)] if self.cfg.run.record_clients else []
         )

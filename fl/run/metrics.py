@@ -1,6 +1,6 @@
 """From what a round gave to the lines of metrics.jsonl and clients.jsonl, and from those to summary.json.
 
-The keys are described in fl/run/rundir.py. Accuracies are over all clients, unweighted, each with the model
+The keys are those of fl/run/keys.py. Accuracies are over all clients, unweighted, each with the model
 that it would use (algorithms.md 2.10); means of what happens in training are over the clients that trained.
 """
 
@@ -13,6 +13,9 @@ import numpy as np
 import sparse_engine as se
 from fl.algorithms.base import Round, mean
 from fl.config import Config
+from fl.keys import Key, summed
+from fl.run import keys
+from fl.run.meters.base import Readings
 from fl.train.worker import Report
 from fl.world.devices import DeviceModel, Devices
 from fl.world.schedule import Floats
@@ -44,12 +47,16 @@ def modelled(result: Round, reports: Mapping[int, Report], model: DeviceModel, d
 
 
 def round_record(
-    t: int, result: Round, reports: Mapping[int, Report], modelled: Modelled, lr: float, wall_s: float
+    t: int,
+    result: Round,
+    reports: Mapping[int, Report],
+    modelled: Modelled,
+    lr: float,
+    readings: Readings,
 ) -> Record:
-    """One line of metrics.jsonl."""
+    """One line of metrics.jsonl; `readings` are those of the meters."""
     trained = [reports[k] for k in sorted(reports)]
     accuracy, before = _accuracies(result, reports)
-    votes = _present(result.columns.get("vote", ()))
     schedule = result.schedule
     return {
         "round": t,
@@ -67,13 +74,10 @@ def round_record(
         "sim_energy_j": modelled.energy_j,
         "depth": schedule.depth,
         "parallelism": schedule.parallelism,
-        "votes": fmean(votes) if votes else None,
-        "drift_mean": mean(result.columns.get("drift", ())),
-        "drift_ratio_mean": mean(result.columns.get("drift_ratio", ())),
-        "pruned": sum(_present(result.columns.get("pruned", ()))),
+        **_over_clients(result.columns),
         **result.facts,
         "lr": lr,
-        "wall_s": wall_s,
+        **readings,
         "train_s": sum(report.train_s for report in trained),
     }
 
@@ -105,7 +109,6 @@ def client_records(
 
 def summarise(cfg: Config, rounds: Sequence[Record], workers: int, environment: Mapping[str, str]) -> Record:
     """summary.json of the rounds of a run."""
-    last = rounds[-1]
     return {
         "name": cfg.name,
         "algorithm": cfg.algorithm,
@@ -115,18 +118,17 @@ def summarise(cfg: Config, rounds: Sequence[Record], workers: int, environment: 
         "kernels": cfg.training.kernels,
         "values": cfg.messages.values,
         **accuracies(rounds),
-        "accuracy_before_last": last["accuracy_before"],
-        "density_last": last["density_mean"],
-        "t_star": last.get("t_star"),
-        "prune_rounds": [r["round"] for r in rounds if r["pruned"]],
-        **{f"bytes_total{count}": sum(r[f"bytes_total{count}"] for r in rounds) for count in _COUNTS},
-        **{f"bytes_busiest{count}": max(r[f"bytes_busiest{count}"] for r in rounds) for count in _COUNTS},
-        "flop_total": sum(r["flop_round"] for r in rounds),
-        "flop_total_dense": sum(r["flop_dense"] for r in rounds),
-        **{key: sum(r[key] for r in rounds) for key in ("sim_time_s", "sim_energy_j", "wall_s", "train_s")},
+        **{key.name: over_rounds(key, rounds) for key in keys.sums()},
         "workers": workers,
         "environment": dict(environment),
     }
+
+
+def over_rounds(key: Key, rounds: Sequence[Record]) -> Any:
+    """A key of a run, made from the lines of its rounds."""
+    if key.sums == "rounds":
+        return [line["round"] for line in rounds if line[key.of]]
+    return summed(key.sums, [line.get(key.of) if key.null else line[key.of] for line in rounds])
 
 
 def accuracies(rounds: Sequence[Record]) -> Record:
@@ -143,6 +145,12 @@ def accuracies(rounds: Sequence[Record]) -> Record:
         f"accuracy_global_last{LAST}": _last(rounds, "accuracy_global"),
         "accuracy_global_last": rounds[-1].get("accuracy_global"),
     }
+
+
+def _over_clients(columns: Mapping[str, Sequence[Any]]) -> Record:
+    """Keys of a round that are made from clients' columns: those that any algorithm declares."""
+    made = [key for key in keys.declared("round") if key.of]
+    return {key.name: summed(key.sums, columns.get(key.of, ())) for key in made}
 
 
 def _present(values: Iterable[Any]) -> list[Any]:

@@ -18,28 +18,14 @@ import numpy as np
 from fl import config
 from fl.config import Config
 from fl.errors import ConfigError, RunDirError
-from fl.run import files, history, metrics
+from fl.run import files, history, keys, metrics
 from fl.run.files import shown
 from fl.run.history import History
 from fl.run.names import BASELINE, CLIENTS, CONFIG, EXACT, HISTORY, METRICS, PARTITION, SUMMARY
 
 Record = dict[str, Any]
-_TEXTS = ("name", "algorithm", "kernels", "values")  # of a summary; the rest are numbers
-_NUMBERS = (
-    *(f"{key}{count}" for key in ("bytes_total", "bytes_busiest") for count in ("", "_paper", "_dense")),
-    *(
-        "flop_round",
-        "flop_dense",
-        "sim_time_s",
-        "sim_energy_j",
-        "wall_s",
-        "train_s",
-        "density_mean",
-        "pruned",
-    ),
-)  # keys of a round
+_TEXTS = tuple(key.name for key in keys.RUN if key.unit == "text")  # of a summary; the rest are numbers
 _LARGEST = 1e150  # of such a number: means and deviations of these are numbers
-_MAYBE = ("accuracy", "round_best", "t_star")  # keys that start so may be null
 _ACCURACY = ("accuracy_best", "accuracy_last5", "accuracy_last")
 TWINS = {  # runs in a folder of this one's directory: the keys of their summary that its own repeats
     BASELINE: ("kernels", "wall_s", "train_s", *_ACCURACY),
@@ -145,8 +131,9 @@ def rounds_of(path: Path) -> list[Record]:
 
 def _check_figures(t: int, line: Record) -> None:
     """What summaries, tables and figures are made from."""
-    optional = {key: line[key] for key in line if key.startswith(_MAYBE) and line[key] is not None}
-    figures: Record = {key: line.get(key) for key in _NUMBERS} | optional
+    needed = {key.of for key in keys.sums() if not key.null}
+    optional = {key.name for key in keys.table("round") if key.null and line.get(key.name) is not None}
+    figures: Record = {key: line.get(key) for key in needed | optional}
     for key, value in figures.items():
         if type(value) not in (int, float) or not 0 <= value < _LARGEST:
             raise RunDirError(f"expected a number as {key} of round {t} in {METRICS}, got {shown(value)}")
@@ -179,10 +166,16 @@ def summarised(
         raise RunDirError(
             f"expected the figures of a round in each line of {METRICS}, got {missing}"
         ) from wrong
-    for key in summary.keys() - {*_TEXTS, "prune_rounds", "environment"}:
-        if _number(summary[key], f"{METRICS}: {key}") is None and not key.startswith(_MAYBE):
+    maybe = _nullable()
+    lists = {key.name for key in keys.sums() if key.sums == "rounds"}
+    for key in summary.keys() - {*_TEXTS, *lists, "environment"}:
+        if _number(summary[key], f"{METRICS}: {key}") is None and key not in maybe:
             raise RunDirError(f"{METRICS}: {key}: expected a number, got none")
     return summary
+
+
+def _nullable() -> set[str]:
+    return {key.name for key in keys.table("run") if key.null}
 
 
 def twins(path: Path) -> dict[str, Record | None]:
@@ -236,7 +229,7 @@ def _told(folder: str, told: Any) -> Record | None:
     for key, value in told.items():
         if key in _TEXTS and not isinstance(value, str):
             raise RunDirError(f"{where}: {key}: expected text, got {shown(value)}")
-        if key not in _TEXTS and _number(value, f"{where}: {key}") is None and not key.startswith(_MAYBE):
+        if key not in _TEXTS and _number(value, f"{where}: {key}") is None and key not in _nullable():
             raise RunDirError(f"{where}: {key}: expected a number, got none")
     return told
 

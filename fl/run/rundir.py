@@ -3,10 +3,10 @@
     config.toml       the complete configuration; `sparsefl run DIR/config.toml` repeats the run
     partition.json    {"classes": names, "train": counts [client][class], "test": counts [client][class]}
     history.json      where and how the rounds ran, see fl/run/history.py
-    metrics.jsonl     one object per round, see below
-    clients.jsonl     one object per client and round in which it trained, see below
+    metrics.jsonl     one object per round
+    clients.jsonl     one object per client and round in which it trained
     checkpoint/       round-00012/ and the one before it (fl/run/checkpoint.py)
-    summary.json      written when the last round is done, see below
+    summary.json      written when the last round is done
     report.html       written by fl/report/report.py
     baseline/         a run directory of its own: the same run on dense kernels (`--baseline dense`)
     exact/            the same with exact messages (`--baseline fp32`)
@@ -20,75 +20,8 @@ All names that a run directory may hold are in one table (fl/run/names.py); fl/r
 nothing but files that are where they should be. A directory may come from somebody else: no name that is read
 from a file in it is opened unless it is in the table.
 
-`bytes_*` count messages as they were written (fl/algorithms/messages.py), one for every link; `*_paper` count
-4 byte per stored value and no mask, as the paper does; `*_dense` are the same messages with every weight in
-them, 4 byte each. `sim_*` are modelled (fl/world/devices.py). What TIMING names is measured; all other keys
-are exact and the same for any number of workers. Shares are from 0 to 1. null: there was none.
-
-metrics.jsonl
-    round                   from 0
-    sampled                 number of clients that the server asked (FedAvg, FedDST, Ditto): these train
-    accuracy_mean           test accuracy after local training (before pruning), mean over all clients, each
-                            with the model that it would use. Who did not train in this round counts with the
-                            model that it trained last, or with its personal one (Ditto); who never trained,
-                            with the server's new model
-    accuracy_min, accuracy_max, accuracy_std        the same, over all clients
-    accuracy_before         after aggregation, before training; mean over all clients. With a server: of the
-                            model that it would send to each (FedAvg, FedDST), of personal models (Ditto)
-    accuracy_global         of the server's new model, mean over all clients (FedAvg, FedDST, Ditto)
-    accuracy_sampled        as accuracy_mean, but over the clients that were sampled in this round: who they
-                            are moves it, so it is no result (FedAvg, FedDST, Ditto)
-    loss                    training cross-entropy, mean over a client's samples, then over those that trained
-    density_mean            stored share of the prunable weights at the end of the round: what is sent next
-    density_min, density_max                        over clients
-    layer_density           {weight's name: mean density}
-    flop_round, flop_dense  training of all clients with growth; the same with dense models, without growth
-    bytes_up_mean           sent, mean over clients;  also bytes_up_mean_paper, bytes_up_mean_dense
-    bytes_busiest           most that one client received, or the server;  also bytes_busiest_paper, _dense
-    bytes_total             sent by all, a server too;  also bytes_total_paper, bytes_total_dense
-    sim_time_s, sim_energy_j    modelled: duration of the round by its schedule, energy of all
-    depth                   waves of the schedule less one: the longest chain of clients waiting for others
-    parallelism             share of clients that start at once
-    max_wait                N of this round
-    votes                   share of clients that vote to prune; null where no votes were taken
-    drift_mean              Delta_t, mean over clients
-    drift_ratio_mean        |Delta_t - Delta_{t-1}| / Delta_first, mean over clients; null in the first round
-    t_star                  first pruning time, null before it is known
-    pruned                  number of clients that pruned
-    lr                      learning rate
-    wall_s                  measured (TIMING): the round from the first message to the last test. Starting a
-                            program, building networks, writing lines and checkpoints are not in it
-    train_s                 measured (TIMING): local training, summed over clients
-    and what an algorithm adds
-
-clients.jsonl, of the clients that trained in the round: the others have no line
-    round, client
-    accuracy, accuracy_before, loss, samples, density, flop
-    bytes_up, bytes_down    sent and received
-    wave                    0: starts at once
-    waited_for              ids of the clients whose model of this round was used
-    sim_start_s, sim_finish_s   modelled, from the start of the round
-    drift, drift_ratio, vote, pruned
-    train_s                 measured (TIMING)
-
-summary.json
-    name, algorithm, seed, num_clients, num_rounds, kernels
-    values                      of messages: fp32, bf16, fp16, q16 or q8
-    accuracy_best, round_best   of accuracy_mean: the best round and its number
-    accuracy_last5              mean of accuracy_mean over the last five rounds (all, where there are fewer)
-    accuracy_last               of the last round
-    accuracy_global_best, accuracy_global_last5, accuracy_global_last       the same of accuracy_global
-    accuracy_before_last, density_last, t_star, prune_rounds
-    bytes_total, bytes_total_paper, bytes_total_dense, flop_total, flop_total_dense
-    bytes_busiest, bytes_busiest_paper, bytes_busiest_dense     largest of all rounds
-    sim_time_s, sim_energy_j    modelled, summed over rounds
-    wall_s, train_s             measured, summed over rounds (TIMING)
-    workers, environment        what the last rounds ran on: clients that were trained at a time, machine
-    mixed                       empty, or where numbers were computed in more than one way (`--allow-mixed`):
-                                a list of {"from_round": first round, "numerics": what its bits depend on}
-    baseline                    null, or of baseline/: kernels, wall_s, train_s, accuracy_best,
-                                accuracy_last5, accuracy_last
-    exact                       null, or of exact/: values, bytes_total and the same accuracies
+The keys of metrics.jsonl, clients.jsonl and summary.json are in one table, fl/run/keys.py, from which
+docs/reference/metrics.md is made.
 """
 
 import contextlib
@@ -131,7 +64,6 @@ __all__ = [
     "PLAN",
     "REPORT",
     "SUMMARY",
-    "TIMING",
     "RunDir",
     "RunDirError",
     "each_jsonl",
@@ -139,8 +71,6 @@ __all__ = [
     "sync_directory",
     "write_atomic",
 ]
-
-TIMING = ("wall_s", "train_s")  # the keys that differ from run to run
 
 
 class RunDir:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from fl import config
-from fl.run.rundir import CHECKPOINT, CLIENTS, METRICS, TIMING, read_jsonl
+from fl.run.keys import TIMING
+from fl.run.rundir import CHECKPOINT, CLIENTS, METRICS, read_jsonl
 
 TINY = """
 name = "tiny"

@@ -114,7 +114,7 @@ def test_metrics_with_a_server():
     reports = {k: Report(flop=16 * 10**12, accuracy=0.5) for k in (1, 3, 4)}
     slow = devices.devices(6, seed=1)
     modelled = metrics.modelled(result, reports, devices, slow)
-    line = metrics.round_record(0, result, reports, modelled, 0.1, 0.0)
+    line = metrics.round_record(0, result, reports, modelled, 0.1, {"wall_s": 0.0})
     assert (line["bytes_total"], line["bytes_busiest"], line["bytes_busiest_dense"]) == (360, 100, 48)
     assert line["accuracy_mean"] == 0.5 and (line["accuracy_min"], line["accuracy_max"]) == (0.25, 0.75)
     assert line["bytes_up_mean"] == 10 and line["bytes_up_mean_paper"] == 6

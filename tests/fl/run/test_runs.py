@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import re
 import shutil
 from math import isclose
 
@@ -15,7 +14,7 @@ from fl import config
 from fl.algorithms.messages import Sent
 from fl.clients import plain as store
 from fl.config import ConfigError
-from fl.run import checkpoint, rundir, runs
+from fl.run import checkpoint, keys, rundir, runs
 from fl.run.checkpoint import CheckpointError
 from fl.run.events import Listener
 from fl.run.rundir import CLIENTS, METRICS, RunDirError, read_jsonl
@@ -48,17 +47,11 @@ def test_every_mechanism_fires(whole):
 
 def test_the_lines_hold_what_is_promised(whole):
     path, summary = whole
-    described = set(re.findall(r"\w+", rundir.__doc__))
     (first, *_), (client, *_) = read_jsonl(path / METRICS), read_jsonl(path / CLIENTS)
     assert set(KEYS) <= set(first)
-    for line in (first, client, summary):
-        undescribed = [
-            key
-            for key in line
-            if key not in described and re.sub("_(paper|dense)$", "", key) not in described
-        ]
-        assert not undescribed
-    assert set(rundir.TIMING) <= set(first)
+    for where, line in (("round", first), ("client", client), ("run", summary)):
+        assert not keys.unknown(where, line)
+    assert set(keys.TIMING) <= set(first)
 
 
 def test_figures_add_up(whole):

@@ -1,0 +1,277 @@
+"""Every key of metrics.jsonl, clients.jsonl and summary.json: one table, from which the sums of a run, the
+costs of a comparison, the checks of what is read and docs/reference/metrics.md are made.
+
+`python -m fl.run.keys > docs/reference/metrics.md` writes that page anew.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from fl import algorithms
+from fl.keys import Figure, Key, Level, Where
+from fl.run.meters import METERS
+
+_client = partial(Key, where="client")
+_run = partial(Key, where="run")
+_METERS = tuple(key for meter in METERS for key in meter.keys)
+_COUNTS = {
+    "": "messages as they were written, one per link",
+    "_paper": "as the paper counts, 4 byte per stored value and no mask",
+    "_dense": "the same messages with every weight in them, 4 byte each",
+}
+
+
+def _bytes(name: str, text: str, *, total: bool = False, **more: Any) -> tuple[Key, ...]:
+    """Three keys, one per way to count; `total`: of a run, made from those of its rounds."""
+    return tuple(
+        Key(
+            name + count,
+            f"{text}: {how}",
+            unit="byte",
+            reference=count == "_dense",
+            where="run" if total else "round",
+            of=name + count if total else "",
+            **more,
+        )
+        for count, how in _COUNTS.items()
+    )
+
+
+ROUND = (
+    Key("round", "its number, from 0"),
+    Key(
+        "accuracy_mean",
+        "test accuracy after local training (before pruning), mean over all clients, each with the model "
+        "that it would use. Who did not train in this round counts with the model that it trained last, or "
+        "with its personal one (Ditto); who never trained, with the server's new model",
+        unit="share",
+        null=True,
+    ),
+    Key("accuracy_min", "lowest of all clients", unit="share", null=True),
+    Key("accuracy_max", "highest of all clients", unit="share", null=True),
+    Key("accuracy_std", "standard deviation over all clients", unit="share", null=True),
+    Key(
+        "accuracy_before",
+        "test accuracy after aggregation, before training; mean over all clients. With a server: of the "
+        "model that it would send to each (FedAvg, FedDST), of personal models (Ditto)",
+        unit="share",
+        null=True,
+    ),
+    Key(
+        "loss",
+        "training cross-entropy, mean over a client's samples, then over those that trained",
+        unit="nat",
+        null=True,
+    ),
+    Key(
+        "density_mean",
+        "stored share of the prunable weights at the end of the round, mean over clients: what is sent next",
+        unit="share",
+    ),
+    Key("density_min", "lowest of all clients", unit="share"),
+    Key("density_max", "highest of all clients", unit="share"),
+    Key("layer_density", "{weight's name: mean density}", unit="share"),
+    Key("flop_round", "training of all clients, with growth", unit="FLOP"),
+    Key("flop_dense", "the same with dense models, without growth", unit="FLOP", reference=True),
+    *_bytes("bytes_total", "sent by all, a server too"),
+    *_bytes("bytes_up_mean", "sent, mean over clients"),
+    *_bytes("bytes_busiest", "most that one client received, or the server"),
+    Key("sim_time_s", "duration of the round by its schedule", unit="s", kind="modelled"),
+    Key("sim_energy_j", "energy of all", unit="J", kind="modelled"),
+    Key("depth", "waves of the schedule less one: the longest chain of clients waiting for others"),
+    Key("parallelism", "clients that start at once", unit="share"),
+)
+SERVER = (
+    Key("sampled", "with a server: how many clients it asked; these train", unit="clients", null=True),
+    Key(
+        "accuracy_sampled",
+        "with a server: as accuracy_mean, but over the clients that were sampled in this round. Who they are "
+        "moves it, so it is no result",
+        unit="share",
+        null=True,
+    ),
+    Key("accuracy_global", "of the server's new model, mean over all clients", unit="share", null=True),
+)
+ROUND_ENDS = (
+    Key("lr", "learning rate"),
+    *_METERS,
+    Key("train_s", "local training, summed over clients", unit="s", kind="measured"),
+)
+CLIENT = (
+    _client("round", "its number, from 0"),
+    _client("client", "its number, from 0"),
+    _client("accuracy", "on its test samples, after training", unit="share", null=True),
+    _client("accuracy_before", "the same before training", unit="share", null=True),
+    _client("loss", "training cross-entropy, mean over samples", unit="nat", null=True),
+    _client("samples", "that it trained on", unit="samples"),
+    _client("density", "stored share of its prunable weights", unit="share"),
+    _client("flop", "its training, with growth", unit="FLOP"),
+    _client("bytes_up", "sent", unit="byte"),
+    _client("bytes_down", "received", unit="byte"),
+    _client("wave", "of the schedule; 0: starts at once"),
+    _client("waited_for", "numbers of the clients whose model of this round was used"),
+    _client("sim_start_s", "from the start of the round", unit="s", kind="modelled"),
+    _client("sim_finish_s", "from the start of the round", unit="s", kind="modelled"),
+)
+CLIENT_ENDS = (_client("train_s", "its local training", unit="s", kind="measured"),)
+RUN = (
+    _run("name", "of the configuration", unit="text"),
+    _run("algorithm", "its name", unit="text"),
+    _run("seed", "of all random draws"),
+    _run("num_clients", "as configured", unit="clients"),
+    _run("num_rounds", "as configured", unit="rounds"),
+    _run("kernels", "sparse or dense", unit="text"),
+    _run("values", "of messages: fp32, bf16, fp16, q16 or q8", unit="text"),
+    _run("accuracy_best", "accuracy_mean of the best round", unit="share", null=True),
+    _run("round_best", "number of that round", null=True),
+    _run(
+        "accuracy_last5",
+        "accuracy_mean, mean of the last five rounds (all, where there are fewer)",
+        unit="share",
+        null=True,
+    ),
+    _run("accuracy_last", "accuracy_mean of the last round", unit="share", null=True),
+    _run("accuracy_global_best", "accuracy_global of its best round", unit="share", null=True),
+    _run("accuracy_global_last5", "accuracy_global, mean of the last five rounds", unit="share", null=True),
+    _run("accuracy_global_last", "accuracy_global of the last round", unit="share", null=True),
+)
+RUN_SUMS = (  # before them: what algorithms declare
+    _run(
+        "accuracy_before_last",
+        "of the last round",
+        unit="share",
+        null=True,
+        of="accuracy_before",
+        sums="last",
+    ),
+    _run("density_last", "of the last round", unit="share", of="density_mean", sums="last"),
+)
+RUN_COSTS = (
+    *_bytes("bytes_total", "sent by all, all rounds", total=True, sums="sum"),
+    *_bytes("bytes_busiest", "largest of all rounds", total=True, sums="max"),
+    _run("flop_total", "all rounds", unit="FLOP", of="flop_round", sums="sum"),
+    _run("flop_total_dense", "all rounds", unit="FLOP", of="flop_dense", sums="sum", reference=True),
+    _run("sim_time_s", "all rounds", unit="s", kind="modelled", of="sim_time_s", sums="sum"),
+    _run("sim_energy_j", "all rounds", unit="J", kind="modelled", of="sim_energy_j", sums="sum"),
+    *(replace(key, where="run", of=key.name, sums="sum", text="all rounds") for key in _METERS),
+    _run("train_s", "all rounds", unit="s", kind="measured", of="train_s", sums="sum"),
+)
+RUN_ENDS = (
+    _run("workers", "clients that were trained at a time in the last rounds"),
+    _run("environment", "of the last rounds: {fact: what the machine said}"),
+    _run(
+        "mixed",
+        "empty, or where numbers were computed in more than one way (`--allow-mixed`): a list of "
+        '{"from_round": first round, "numerics": what its bits depend on}',
+    ),
+    _run("baseline", "of baseline/: kernels, wall_s, train_s and accuracies", null=True),
+    _run("exact", "of exact/: values, bytes_total and accuracies", null=True),
+)
+TIMING = tuple(dict.fromkeys(key.name for key in (*ROUND_ENDS, *CLIENT_ENDS) if key.kind == "measured"))
+FILES: dict[Where, str] = {"round": "metrics.jsonl", "client": "clients.jsonl", "run": "summary.json"}
+
+
+def declared(where: Where, algorithm: str | None = None) -> tuple[Key, ...]:
+    """What algorithms add, or what `algorithm` adds; one that is not registered declares nothing."""
+    found = algorithms.registered()
+    modules = found.values() if algorithm is None else [found[algorithm]] if algorithm in found else []
+    keys = (key for module in modules for key in getattr(module, "KEYS", ()) if key.where == where)
+    return tuple({key.name: key for key in keys}.values())
+
+
+def figures(algorithm: str) -> tuple[Figure, ...]:
+    """What a report draws of a run of `algorithm` beside what it draws of all."""
+    return getattr(algorithms.registered().get(algorithm), "FIGURES", ())
+
+
+def levels(algorithm: str) -> tuple[Level, ...]:
+    """Lines across figures, of a run of `algorithm`."""
+    return getattr(algorithms.registered().get(algorithm), "LEVELS", ())
+
+
+def table(where: Where) -> tuple[Key, ...]:
+    """All keys of a file, in the order of the reference."""
+    own = declared(where)
+    if where == "round":
+        return (*ROUND, *own, *SERVER, *ROUND_ENDS)
+    if where == "client":
+        return (*CLIENT, *own, *CLIENT_ENDS)
+    return (*RUN, *RUN_SUMS, *own, *RUN_COSTS, *RUN_ENDS)
+
+
+def sums() -> tuple[Key, ...]:
+    """The keys of a summary that are made from lines, in its order."""
+    return tuple(key for key in table("run") if key.of)
+
+
+def costs() -> tuple[Key, ...]:
+    """Those of them that a run pays round by round."""
+    return tuple(key for key in RUN_COSTS if key.sums == "sum" and not key.reference)
+
+
+def references() -> tuple[Key, ...]:
+    """What dense models would have cost instead."""
+    return tuple(key for key in RUN_COSTS if key.sums == "sum" and key.reference)
+
+
+def unknown(where: Where, names: Iterable[str]) -> list[str]:
+    """The names that no table has."""
+    known = {key.name for key in table(where)}
+    return [name for name in names if name not in known]
+
+
+def reference() -> str:
+    """docs/reference/metrics.md."""
+    parts = [_page(where) for where in FILES]
+    return "\n".join([_HEAD, *parts]).rstrip() + "\n"
+
+
+_HEAD = """\
+# Keys of a run's files
+
+Made from the tables of the sources: `python -m fl.run.keys > docs/reference/metrics.md`.
+
+*Exact* keys are the same for any number of workers and on every machine of one kind. *Measured* ones differ
+from run to run. *Modelled* ones come from the device model (`[devices]`). Shares are from 0 to 1. `null`:
+there was none. Keys of one algorithm are declared by its module (fl/keys.py says how). Those of a round that
+are made from clients' columns stand in the lines of all algorithms.
+"""
+_TITLES = {
+    "round": "one object per round",
+    "client": "one object per client and round in which it trained",
+    "run": "written when the last round is done",
+}
+_HOW = {
+    "sum": "sum of",
+    "max": "largest",
+    "mean": "mean of",
+    "last": "last",
+    "rounds": "rounds with",
+}
+
+
+def _page(where: Where) -> str:
+    rows = [_row(key) for key in table(where)]
+    head = ["| key | unit | kind | made from | meaning | declared by |", "|---|---|---|---|---|---|"]
+    return "\n".join([f"## {FILES[where]}: {_TITLES[where]}", "", *head, *rows, ""])
+
+
+def _row(key: Key) -> str:
+    cells = f"`{key.name}`", key.unit, key.kind, _made(key), key.text.replace("|", "\\|"), _owners(key)
+    return f"| {' | '.join(cells)} |"
+
+
+def _made(key: Key) -> str:
+    return f"{_HOW[key.sums]} `{key.of}`" if key.of else ""
+
+
+def _owners(key: Key) -> str:
+    """The algorithms that declare it."""
+    found = algorithms.registered()
+    return ", ".join(name for name, module in found.items() if key in getattr(module, "KEYS", ()))
+
+
+if __name__ == "__main__":
+    print(reference(), end="")
