@@ -107,7 +107,14 @@ def compare(
         typer.Option(help="accuracy (0 to 1) whose cost is told; default: 95 % of the worst final one"),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="accuracy against rounds and bytes: .png or .html")
+        Path | None,
+        typer.Option(metavar="FILE", help="accuracy against rounds and bytes: .svg, .png or .html"),
+    ] = None,
+    table: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FORMAT", help="csv, latex or markdown: the table, and nothing else, on standard output"
+        ),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="remove an earlier one in --out DIR, and nothing else there")
@@ -122,9 +129,9 @@ def compare(
     """Algorithms side by side, same data and seeds: `sparsefl compare demo --algorithms all --seeds 3`."""
     from fl.cli.compare import Arguments, run
 
-    place = (out, resume, workers, target, plot, overwrite, allow_mixed)
+    place = (out, resume, workers, target, plot, table, overwrite, allow_mixed)
     given = Arguments(source, algorithms, seeds, changes or (), *place)
-    raise typer.Exit(run(Console(), given))
+    raise typer.Exit(run(Console(stderr=table is not None), given))
 
 
 @app.command()

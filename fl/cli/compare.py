@@ -1,5 +1,6 @@
 """`sparsefl compare`: from arguments to a comparison, and from what goes wrong to a sentence."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -34,6 +35,7 @@ class Arguments:
     workers: int | None = None
     target: float | None = None
     plot: Path | None = None
+    table: str | None = None
     overwrite: bool = False
     allow_mixed: bool = False
 
@@ -52,12 +54,18 @@ class Arguments:
             raise ConfigError(f"--workers: expected at least 1, got {self.workers}")
         if self.target is not None and not 0 < self.target <= 1:
             raise ConfigError(f"--target: expected an accuracy above 0, up to 1, got {self.target:g}")
+        if self.table is not None and self.table not in compare_report.TABLES:
+            known = list(compare_report.TABLES)
+            raise ConfigError(f"--table: expected one of {known}, got {self.table!r}")
         if self.plot is not None:
             _check_plot(self.plot)
 
 
 def run(console: Console, given: Arguments) -> int:
-    """Run or resume, print the table, write the report, return the exit code: 0 if every run has finished."""
+    """Run or resume, print the table, write the report, return the exit code: 0 if every run has finished.
+
+    With --table the table alone goes to standard output; `console` should be one of standard error.
+    """
     path = given.resume
 
     def work() -> int:
@@ -74,7 +82,7 @@ def run(console: Console, given: Arguments) -> int:
         else:
             path = given.resume
             runs.resume(_extended(runs.read_plan(path), given), path, options, display)
-        return _show(console, path, given.plot)
+        return _show(console, path, given.plot, given.table)
 
     def again() -> str | None:
         return None if path is None else f"sparsefl compare --resume {quote(str(path))}"
@@ -101,9 +109,14 @@ def _extended(plan: Plan, given: Arguments) -> Plan:
     return plan if given.target is None else replace(plan, target=given.target)
 
 
-def _show(console: Console, path: Path, plot: Path | None) -> int:
+def _show(console: Console, path: Path, plot: Path | None, table: str | None) -> int:
     comparison = compare_report.write(path)
-    compare_table.show(console, comparison.to_json())
+    told = comparison.to_json()
+    if table is None:
+        compare_table.show(console, told)
+    else:
+        _, made = compare_report.TABLES[table]
+        sys.stdout.write(made(told))
     if plot is not None:
         compare_report.draw(plot, comparison)
     for what, where in (("comparison", path), ("report", path / REPORT), ("plot", plot)):

@@ -1,35 +1,41 @@
-"""report.html, comparison.json and comparison.md of a comparison (fl/compare/runs.py), finished or not.
+"""The files of a comparison (fl/compare/runs.py), finished or not: report.html, comparison.json and tables
+as comparison.md, comparison.csv and comparison.tex.
 
-write(path)                 all three, from what the directory holds
-draw(path, comparison)      accuracy against rounds and against bytes, as .html or .png
+write(path)                 all of them, from what the directory holds
+draw(path, comparison)      accuracy against rounds and against bytes, as .html, .png or .svg
 """
 
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
 from fl.compare import figures as compare_figures
+from fl.compare import latex, spreadsheet
 from fl.compare import results as compare_results
 from fl.compare import table as compare_table
 from fl.compare.results import Comparison, Result
 from fl.report import page, picture, report
+from fl.run.names import COMPARISON, COMPARISON_CSV, COMPARISON_LATEX, COMPARISON_TEXT
 from fl.run.recorded import Record
 from fl.run.rundir import REPORT, RunDirError, write_atomic
 from fl.units import duration, size
 
-JSON = "comparison.json"
-MARKDOWN = "comparison.md"
+TABLES: Mapping[str, tuple[str, Callable[[Record], str]]] = {  # format: its file, and what makes the text
+    "markdown": (COMPARISON_TEXT, compare_table.markdown),
+    "csv": (COMPARISON_CSV, spreadsheet.text),
+    "latex": (COMPARISON_LATEX, latex.text),
+}
 
 
 def write(path: Path) -> Comparison:
-    """Read the comparison in `path` and write its three files."""
+    """Read the comparison in `path` and write its files."""
     comparison = compare_results.read(path)
     told = comparison.to_json()
     texts = {
-        JSON: json.dumps(told, indent=1, allow_nan=False) + "\n",
-        MARKDOWN: compare_table.markdown(told),
+        COMPARISON: json.dumps(told, indent=1, allow_nan=False) + "\n",
+        **{name: made(told) for name, made in TABLES.values()},
         REPORT: html(comparison, told),
     }
     for name, text in texts.items():

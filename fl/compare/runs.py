@@ -2,7 +2,7 @@
 
     plan.json               what runs
     NAME-seed-0/ ...        directories of runs; failed.txt in one: why it ended, in its first line
-    comparison.json, comparison.md, report.html     written by fl/compare/report.py
+    comparison.json, .md, .csv, .tex, report.html     written by fl/compare/report.py
 
 Finished runs are not run again, one that was interrupted goes on. One that cannot go on (diverged, refused by
 its algorithm, damaged, any error in it) leaves the others alone. A full disk or missing data ends everything.

@@ -16,12 +16,14 @@ FAILED = "failed.txt"  # in a comparison
 PLAN = "plan.json"  # of a comparison (fl/compare/plan.py), which holds directories of runs
 COMPARISON = "comparison.json"
 COMPARISON_TEXT = "comparison.md"
+COMPARISON_CSV = "comparison.csv"
+COMPARISON_LATEX = "comparison.tex"
 LOCK = ".lock"
 
 GROWING = (METRICS, CLIENTS)  # lines are appended; checkpoints remember how far they go
 FILES = (
     *(CONFIG, PARTITION, HISTORY, METRICS, CLIENTS, SUMMARY, REPORT),
-    *(FAILED, PLAN, COMPARISON, COMPARISON_TEXT, LOCK),
+    *(FAILED, PLAN, COMPARISON, COMPARISON_TEXT, COMPARISON_CSV, COMPARISON_LATEX, LOCK),
 )
 DRAFTS = tuple(f".{name}.new" for name in FILES)  # of files that are written whole
 

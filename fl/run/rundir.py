@@ -14,7 +14,7 @@
     .lock             held while a process writes here, as the directory itself is
     failed.txt        in a comparison: why the run ended
 
-    plan.json, comparison.json, comparison.md, report.html, NAME-seed-0/ ...     of a comparison
+    plan.json, comparison.json, .md, .csv, .tex, report.html, NAME-seed-0/ ...     of a comparison
 
 All names that a run directory may hold are in one table (fl/run/names.py); fl/run/files.py opens them, and
 nothing but files that are where they should be. A directory may come from somebody else: no name that is read

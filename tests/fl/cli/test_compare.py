@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -74,6 +75,18 @@ def test_one_display_one_table_one_report(whole):
     assert set(states(path).values()) == {"finished"} and told(path)["complete"]
     assert read_jsonl(path / "b-seed-1" / METRICS)[0]["max_wait"] == 0
     assert (path / "comparison.md").read_text().startswith("# tiny: da_dpfl, b\n")
+
+
+def test_a_table_alone_on_standard_output(whole, tmp_path):
+    path = shutil.copytree(whole[0], tmp_path / "all")
+    for form, name in (("csv", "comparison.csv"), ("latex", "comparison.tex"), ("markdown", "comparison.md")):
+        done = sparsefl("compare", "--resume", path, "--table", form)
+        assert done.exit_code == 0 and done.stdout == (path / name).read_text()
+        assert "the report is" in done.stderr
+    wrong = sparsefl("compare", "--resume", path, "--table", "excel")
+    assert (
+        wrong.exit_code == 2 and "expected one of ['markdown', 'csv', 'latex'], got 'excel'" in wrong.output
+    )
 
 
 def test_finished_runs_are_not_run_again(whole, tmp_path):

@@ -54,6 +54,8 @@ def test_a_comparison_is_removed_with_its_runs(tmp_path):
     for name in (
         "plan.json",
         "comparison.md",
+        "comparison.csv",
+        "comparison.tex",
         "a-seed-0/config.toml",
         "a-seed-0/failed.txt",
         "a-seed-x/config.toml",
