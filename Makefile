@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-CSRC := $(wildcard kernels/csrc/*)
+CSRC := $(wildcard kernels/csrc/*/*)
 NATIVE_OPTIONS := -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
 
 .DEFAULT_GOAL := help

@@ -7,6 +7,6 @@ foreach(object IN LISTS OBJECTS)
   list(FILTER weak EXCLUDE REGEX "DW\\.ref\\.__gxx_personality_v0")  # data, the same in every object: who unwinds
   if(weak)
     list(JOIN weak "\n" weak)
-    message(FATAL_ERROR "weak symbols in ${object} (see the top of kernels/csrc/simd.h):\n${weak}")
+    message(FATAL_ERROR "weak symbols in ${object} (see the top of kernels/csrc/core/simd.h):\n${weak}")
   endif()
 endforeach()

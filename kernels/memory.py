@@ -1,8 +1,9 @@
 """Memory for results: large CPU buffers are used again instead of coming fresh from the system.
 
 A training step makes the same activations every time. torch takes each from the C library, which maps large
-ones anew: at 8 MiB the page faults cost as much as a sparse convolution. The native pool (csrc/memory.cpp)
-keeps what was given back, on huge pages where the system has them, and cuts buffers of any size out of it.
+ones anew: at 8 MiB the page faults cost as much as a sparse convolution. The native pool
+(csrc/core/memory.cpp) keeps what was given back, on huge pages where the system has them, and cuts buffers
+of any size out of it.
 """
 
 import re

@@ -1,8 +1,8 @@
 """The compiled extension: loading it, which instruction set it runs, how many threads it takes.
 
 The extension takes raw pointers and sizes, so every `_cpu.py` goes through `pointer`, which checks what the
-native code relies on. Threads are torch's own team (csrc/parallel.cpp), so that the two never share a core;
-the count is a context variable, so that one worker thread's choice never reaches another.
+native code relies on. Threads are torch's own team (csrc/core/parallel.cpp), so that the two never share a
+core; the count is a context variable, so that one worker thread's choice never reaches another.
 """
 
 import importlib
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from sparsefl.kernels import settings
 from sparsefl.kernels.errors import NotBuilt, SettingError
-from sparsefl.kernels.layout import Bitmap, Segments
+from sparsefl.kernels.layout import Bitmap, Packed, Segments
 
 _extension: ModuleType | None
 try:
@@ -109,21 +110,30 @@ def pointer(x: torch.Tensor, dtype: torch.dtype = torch.float32) -> int:
 
 
 def address(data: NDArray[np.uint8]) -> int:
-    """The same of contiguous bytes, which may belong to somebody who does not let them be written."""
+    """The address of a contiguous uint8 array, which may be read-only."""
     if data.dtype != np.uint8 or not data.flags.c_contiguous:
         raise ValueError(f"native kernels take contiguous bytes, got {data.dtype}, strides {data.strides}")
     return data.__array_interface__["data"][0]
 
 
-def placement(segments: Segments) -> tuple[int, int, int]:
-    """How many segments, and where the addresses of their first words and first dense entries are."""
-    return len(segments), pointer(segments.starts, torch.int64), pointer(segments.dense, torch.int64)
+def placement(segments: Segments) -> Any:
+    """The structure Segments of the native code: where the tensors of a model lie."""
+    return extension().Segments(
+        count=len(segments),
+        starts=pointer(segments.starts, torch.int64),
+        dense=pointer(segments.dense, torch.int64),
+    )
 
 
-def structure(bitmap: Bitmap) -> tuple[int, int, int, int, int]:
+def structure(bitmap: Bitmap) -> tuple[int, int, Any]:
     """A bitmap as the native code takes it: words, packed offsets, placement."""
-    return (
-        pointer(bitmap.words, torch.int64),
-        pointer(bitmap.offsets, torch.int64),
-        *placement(bitmap.segments),
+    words, offsets = pointer(bitmap.words, torch.int64), pointer(bitmap.offsets, torch.int64)
+    return words, offsets, placement(bitmap.segments)
+
+
+def packed(model: Packed) -> Any:
+    """The structure Packed of the native code: the words and values of a model."""
+    bitmap, values = model
+    return extension().Packed(
+        words=pointer(bitmap.words, torch.int64), values=pointer(values), nnz=values.numel()
     )

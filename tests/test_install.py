@@ -204,7 +204,7 @@ def test_a_wheel_without_manylinux_tag_or_with_libraries_of_others_is_refused(mo
     assert complaints(good.replace("manylinux_2_34", "linux"), files)
     for left_out in range(len(files)):
         assert len(complaints(good, files[:left_out] + files[left_out + 1 :])) == 1
-    for added in ("sparsefl.libs/libgomp-1.so", "kernels/csrc/pqi.cpp", "tests/test_install.py"):
+    for added in ("sparsefl.libs/libgomp-1.so", "kernels/csrc/models/pqi.cpp", "tests/test_install.py"):
         assert complaints(good, [*files, added])
 
 

@@ -11,18 +11,18 @@ from sparsefl.kernels.registry import register
 @register("bitmap_count", "cpu")
 def bitmap_count(words: Tensor, segments: Segments) -> Tensor:
     counts = torch.empty(len(segments), dtype=torch.int64)
-    extension().bitmap_count(_words(words), *placement(segments), _words(counts))
+    extension().bitmap_count(_words(words), placement(segments), _words(counts))
     return counts
 
 
 @register("bitmap_from_mask", "cpu")
 def bitmap_from_mask(mask: Tensor, segments: Segments, words: Tensor) -> None:
-    extension().bitmap_from_mask(pointer(mask, torch.bool), *placement(segments), _words(words))
+    extension().bitmap_from_mask(pointer(mask, torch.bool), placement(segments), _words(words))
 
 
 @register("bitmap_to_mask", "cpu")
 def bitmap_to_mask(words: Tensor, segments: Segments, mask: Tensor) -> None:
-    extension().bitmap_to_mask(_words(words), *placement(segments), pointer(mask, torch.bool))
+    extension().bitmap_to_mask(_words(words), placement(segments), pointer(mask, torch.bool))
 
 
 @register("bitmap_csr", "cpu")

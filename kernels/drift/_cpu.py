@@ -4,21 +4,12 @@ import torch
 from torch import Tensor
 
 from sparsefl.kernels.layout import Packed
-from sparsefl.kernels.native import extension, num_threads, placement, pointer
+from sparsefl.kernels.native import extension, num_threads, packed, placement, pointer
 from sparsefl.kernels.registry import register
 
 
 @register("drift", "cpu")
 def drift(a: Packed, b: Packed, squares: Tensor) -> None:
-    placed = placement(a.bitmap.segments)
-    extension().drift(*_side(a), *_side(b), *placed, pointer(squares, torch.float64), num_threads())
-
-
-def _side(model: Packed) -> tuple[int, int, int, int]:
-    bitmap, values = model
-    return (
-        pointer(bitmap.words, torch.int64),
-        pointer(values),
-        pointer(bitmap.offsets, torch.int64),
-        values.numel(),
-    )
+    offsets = [pointer(model.bitmap.offsets, torch.int64) for model in (a, b)]
+    placed, into = placement(a.bitmap.segments), pointer(squares, torch.float64)
+    extension().drift(packed(a), packed(b), *offsets, placed, into, num_threads())

@@ -13,7 +13,7 @@ from sparsefl.kernels.registry import register
 
 @register("mask_encode", "cpu")
 def mask_encode(bitmap: Bitmap, known: Bitmap | None, flips: Flips, out: NDArray[np.uint8]) -> int:
-    where = _words(bitmap.words), _known(known), *placement(bitmap.segments)
+    where = _words(bitmap.words), _known(known), placement(bitmap.segments)
     return extension().mask_encode(*where, *map(_words, flips), address(out), out.size)
 
 
@@ -21,7 +21,7 @@ def mask_encode(bitmap: Bitmap, known: Bitmap | None, flips: Flips, out: NDArray
 def mask_decode(
     code: NDArray[np.uint8], segments: Segments, known: Bitmap | None, flips: Flips, words: Tensor
 ) -> bool:
-    where = address(code), code.size, _known(known), *placement(segments)
+    where = address(code), code.size, _known(known), placement(segments)
     return extension().mask_decode(*where, *map(_words, flips), _words(words))
 
 

@@ -20,8 +20,8 @@ def masked_sgd_(
     through: Bitmap | None,
 ) -> None:
     at = pointer(w), pointer(g), 0 if u is None else pointer(u)
-    numbers = lr, momentum, weight_decay, nesterov, scale, num_threads()
+    how = extension().Sgd(lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov, scale=scale)
     if through is None:
-        extension().masked_sgd(*at, w.numel(), *numbers)
+        extension().masked_sgd(*at, w.numel(), how, num_threads())
     else:
-        extension().masked_sgd_through(*at, *structure(through), *numbers)
+        extension().masked_sgd_through(*at, *structure(through), how, num_threads())

@@ -1,5 +1,8 @@
 """Native group and batch norm."""
 
+from functools import lru_cache
+from typing import Any
+
 from torch import Tensor
 
 from sparsefl.kernels.native import extension, num_threads, pointer
@@ -49,9 +52,11 @@ def batch_norm(
         assert running_mean is not None and running_var is not None
         out.mean.copy_(running_mean)
         out.rstd.copy_((running_var + eps).rsqrt())
-    running = _maybe(running_mean), _maybe(running_var), momentum
+    running = extension().RunningStatistics(
+        mean=_maybe(running_mean), var=_maybe(running_var), momentum=momentum
+    )
     given = pointer(x), _maybe(gamma), _maybe(beta), eps, relu, training
-    extension().batch_norm(_shape(x, 1), *given, *running, *map(pointer, out), num_threads())
+    extension().batch_norm(_shape(x, 1), *given, running, *map(pointer, out), num_threads())
 
 
 @register("batch_norm_backward", "cpu")
@@ -70,10 +75,15 @@ def batch_norm_backward(
     extension().batch_norm_backward(_shape(x, 1), *given, *map(_maybe, out), num_threads())
 
 
-def _shape(x: Tensor, groups: int) -> list[int]:
-    """csrc/ops.h: NormShape"""
+def _shape(x: Tensor, groups: int) -> Any:
     channels, height, width, batch = x.shape
-    return [channels, groups, height * width, batch]
+    return _made(channels, groups, height * width, batch)
+
+
+@lru_cache(maxsize=256)
+def _made(channels: int, groups: int, size: int, batch: int) -> Any:
+    """NormShape of csrc/layers/shapes.h"""
+    return extension().NormShape(channels=channels, groups=groups, size=size, batch=batch)
 
 
 def _maybe(x: Tensor | None) -> int:

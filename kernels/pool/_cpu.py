@@ -1,5 +1,8 @@
 """Native pooling."""
 
+from functools import lru_cache
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -30,13 +33,25 @@ def average_pool_backward(window: Window | None, dy: Tensor, dx: Tensor) -> None
     extension().average_pool_backward(_shape(window, dx, dy), pointer(dy), pointer(dx), num_threads())
 
 
-def _shape(window: Window | None, x: Tensor, y: Tensor) -> list[int]:
-    """csrc/ops.h: PoolShape; kernel 0 is adaptive"""
-    shape = [x.shape[0], x.shape[3]]
-    for i in (0, 1):
-        how = (window.kernel[i], window.stride[i], window.padding[i]) if window else (0, 1, 0)
-        shape += [x.shape[1 + i], y.shape[1 + i], *how]
-    return shape
+def _shape(window: Window | None, x: Tensor, y: Tensor) -> Any:
+    return _made(window, tuple(x.shape), (y.shape[1], y.shape[2]))
+
+
+@lru_cache(maxsize=256)
+def _made(window: Window | None, image: tuple[int, ...], output: tuple[int, int]) -> Any:
+    """PoolShape (csrc/layers/shapes.h) of `image` [channels, height, width, batch]; kernel 0 is adaptive."""
+    channels, height, width, batch = image
+    axes = [
+        extension().PoolAxis(**{"in": size}, out=out, kernel=kernel, stride=stride, padding=padding)
+        for size, out, (kernel, stride, padding) in zip((height, width), output, _axes(window), strict=True)
+    ]
+    return extension().PoolShape(channels=channels, batch=batch, height=axes[0], width=axes[1])
+
+
+def _axes(window: Window | None) -> list[tuple[int, int, int]]:
+    if window is None:
+        return [(0, 1, 0), (0, 1, 0)]
+    return list(zip(window.kernel, window.stride, window.padding, strict=True))
 
 
 def _index(index: Tensor) -> tuple[int, int]:

@@ -1,5 +1,8 @@
 """Native convolution: sparse, dense or Winograd."""
 
+from functools import lru_cache
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -7,15 +10,18 @@ from sparsefl.kernels import memory
 from sparsefl.kernels.native import extension, num_threads, pointer
 from sparsefl.kernels.pack import pack, unpack
 from sparsefl.kernels.registry import register
-from sparsefl.kernels.sparse_conv import Conv, plan
-from sparsefl.kernels.sparse_conv.plan import DenseSweep, Direction, Planes, Sweep
+from sparsefl.kernels.sparse_conv import Conv
+from sparsefl.kernels.sparse_conv import _cpu_plan as plan
+from sparsefl.kernels.sparse_conv._cpu_plan import Direction
+from sparsefl.kernels.sparse_conv._cpu_planes import Planes
+from sparsefl.kernels.sparse_conv._cpu_sweep import DenseSweep, Sweep, is_linear
 
 
 @register("conv_forward", "cpu")
 def conv_forward(conv: Conv, values: Tensor, x: Tensor, bias: Tensor | None, y: Tensor, kernel: str) -> None:
     if kernel == "winograd":
         out, into = conv.out_channels, conv.in_channels
-        _winograd(conv, values, x, bias, y, conv.padding, [out, into, 9 * into, 9, 0])
+        _winograd(conv, values, x, bias, y, conv.padding, _filter(out, into, 9 * into, 9, flip=False))
     else:
         _apply(plan.forward(conv, *x.shape[1:], kernel), values, x, bias, y)
 
@@ -25,7 +31,7 @@ def conv_input_gradient(conv: Conv, values: Tensor, dy: Tensor, dx: Tensor, kern
     if kernel == "winograd":  # a convolution with the weight turned around
         out, into = conv.out_channels, conv.in_channels
         padding = (2 - conv.padding[0], 2 - conv.padding[1])
-        _winograd(conv, values, dy, None, dx, padding, [into, out, 9, 9 * into, 1])
+        _winograd(conv, values, dy, None, dx, padding, _filter(into, out, 9, 9 * into, flip=True))
     elif kernel == "sparse" and _is_one_tile(conv, dx):
         _linear_gradient(conv, values, dy, dx)
     else:
@@ -49,7 +55,7 @@ def conv_weight_gradient(conv: Conv, x: Tensor, dy: Tensor, dv: Tensor, kernel: 
         (only,) = way.passes
         sweep = only.sweep
         assert isinstance(sweep, DenseSweep)
-        shape = way.planes.numbers, sweep.gradient_numbers, only.output
+        shape = way.planes.native, sweep.native_gradient, only.output
         planes = _planes(way.planes, x)
         at = pointer(planes), pointer(dy), pointer(dw)
         extension().conv_dense_gradient(*shape, sweep.tiles, *at, num_threads())
@@ -58,7 +64,7 @@ def conv_weight_gradient(conv: Conv, x: Tensor, dy: Tensor, dv: Tensor, kernel: 
 
 
 def _is_one_tile(conv: Conv, x: Tensor) -> bool:
-    return plan.is_linear(conv, *x.shape[1:3]) and x.shape[3] <= extension().conv_tile()
+    return is_linear(conv, *x.shape[1:3]) and x.shape[3] <= extension().conv_tile()
 
 
 def _linear_gradient(conv: Conv, values: Tensor, dy: Tensor, dx: Tensor) -> None:
@@ -68,7 +74,7 @@ def _linear_gradient(conv: Conv, values: Tensor, dy: Tensor, dx: Tensor) -> None
     (only,) = way.passes
     sweep = only.sweep
     assert isinstance(sweep, Sweep)
-    shape = way.planes.numbers, sweep.numbers, sweep.block, sweep.group
+    shape = way.planes.native, sweep.native, sweep.block, sweep.group
     extension().conv_scatter(*shape, pointer(dy), pointer(values), pointer(dx), num_threads())
 
 
@@ -77,7 +83,7 @@ def _sparse_gradient(conv: Conv, x: Tensor, dy: Tensor, dv: Tensor) -> None:
     (only,) = way.passes
     sweep = only.sweep
     planes = _planes(way.planes, x)
-    shape = way.planes.numbers, sweep.numbers, only.output
+    shape = way.planes.native, sweep.native, only.output
     extension().conv_gradient(*shape, pointer(planes), pointer(dy), pointer(dv), num_threads())
 
 
@@ -88,7 +94,7 @@ def _apply(way: Direction, values: Tensor, x: Tensor, bias: Tensor | None, y: Te
         run = extension().conv_dense_apply if isinstance(step.sweep, DenseSweep) else extension().conv_apply
         weights = _ordered(step.sweep, values)
         at = pointer(planes), pointer(weights), start, pointer(y) + 4 * step.offset
-        run(way.planes.numbers, step.sweep.numbers, step.output, *at, num_threads())
+        run(way.planes.native, step.sweep.native, step.output, *at, num_threads())
 
 
 def _winograd(
@@ -98,23 +104,38 @@ def _winograd(
     bias: Tensor | None,
     y: Tensor,
     padding: tuple[int, int],
-    order: list[int],
+    order: Any,
 ) -> None:
-    """`order`: csrc/conv.h, ConvFilter: how rows, channels and taps lie in the weight."""
+    """`order`: a ConvFilter, how rows, channels and taps lie in the weight."""
     full = conv.bitmap.nnz == conv.bitmap.segments.numel
     weight = values if full else unpack(values, conv.bitmap)
     at = pointer(x), pointer(weight), 0 if bias is None else pointer(bias), pointer(y)
     extension().conv_winograd(_images(x, y, padding), order, *at, num_threads())
 
 
-def _images(x: Tensor, y: Tensor, padding: tuple[int, int]) -> list[int]:
-    """csrc/conv.h: ConvImages."""
-    return [*x.shape[1:], *y.shape[1:3], *padding]
+@lru_cache(maxsize=256)
+def _filter(rows: int, channels: int, row_size: int, channel_size: int, *, flip: bool) -> Any:
+    """ConvFilter of csrc/layers/conv.h"""
+    sizes = {"row_size": row_size, "channel_size": channel_size}
+    return extension().ConvFilter(rows=rows, channels=channels, **sizes, flip=flip)
+
+
+def _images(x: Tensor, y: Tensor, padding: tuple[int, int]) -> Any:
+    return _images_of(*x.shape[1:], *y.shape[1:3], *padding)
+
+
+@lru_cache(maxsize=256)
+def _images_of(
+    height: int, width: int, batch: int, out_height: int, out_width: int, top: int, left: int
+) -> Any:
+    """ConvImages of csrc/layers/conv.h"""
+    output = {"out_height": out_height, "out_width": out_width}
+    return extension().ConvImages(height=height, width=width, batch=batch, **output, top=top, left=left)
 
 
 def _planes(planes: Planes, x: Tensor) -> Tensor:
     out = memory.empty((planes.size,), x)
-    extension().conv_planes(planes.numbers, pointer(x), pointer(out), num_threads())
+    extension().conv_planes(planes.native, pointer(x), pointer(out), num_threads())
     return out
 
 

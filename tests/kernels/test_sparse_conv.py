@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from sparsefl.kernels import sparse_conv as sc
 from sparsefl.kernels import use_backend, use_threads
-from sparsefl.kernels.sparse_conv import plan
+from sparsefl.kernels.sparse_conv import _cpu_plan as plan
+from sparsefl.kernels.sparse_conv._cpu_sweep import FEW_LINEAR, Sweep
 
 NATIVE = variants(without=["reference", "triton"])
 
@@ -113,8 +114,8 @@ def test_a_linear_layer_of_several_blocks_and_groups(batch):
 def test_blocks_of_a_linear_layer_grow_where_rows_are_short(batch):
     conv = make(20, 2000, (1, 1), 0.05)
     (only,) = plan.forward(conv, 1, 1, batch, "sparse").passes
-    assert isinstance(only.sweep, plan.Sweep)
-    assert only.sweep.block * conv.density >= plan.FEW_LINEAR
+    assert isinstance(only.sweep, Sweep)
+    assert only.sweep.block * conv.density >= FEW_LINEAR
 
 
 @pytest.mark.parametrize("stride", [2, 3])

@@ -1,0 +1,245 @@
+// Sparse convolution on batch-last tensors [channel][height][width][batch]: forward and input gradient (the same kernel
+// on the transposed pattern; for linear layers another, on the pattern as it is) and the weight gradient on the mask.
+//
+// The input is first copied into planes with a zero border, `lanes` batch columns at a time; a stride becomes phases.
+// Then a weight is one constant offset, and a tile of outputs (8 vectors: consecutive positions x lanes) costs it 8
+// multiply-adds with memory operands. Those are bound by loads, so the weights must not add many: four weights and
+// their four offsets come in three. Input channels go in blocks whose part of the planes stays in L1 while all output
+// channels sweep over it; the sums of a tile stay in L2. The rows of a block are in the order of their length, so that
+// the processor foresees the end of the loop.
+#include "layers/conv_tiles.h"
+
+namespace SPARSE_ISA {
+namespace {
+
+// Where four weights find their inputs.
+struct Four {
+  const float* at[4];
+  Four(const float* base, const uint32_t* offsets) {
+    uint64_t low, high;  // two loads for four offsets
+    memcpy(&low, offsets, 8);
+    memcpy(&high, offsets + 2, 8);
+    const char* x = reinterpret_cast<const char*>(base);
+    at[0] = reinterpret_cast<const float*>(x + uint32_t(low));
+    at[1] = reinterpret_cast<const float*>(x + (low >> 32));
+    at[2] = reinterpret_cast<const float*>(x + uint32_t(high));
+    at[3] = reinterpret_cast<const float*>(x + (high >> 32));
+  }
+};
+
+// Four consecutive weights; get<k> is the k-th in every lane.
+#if SPARSE_LANES == 8
+struct Weights {
+  __m256 all;
+  explicit Weights(const float* p) : all(_mm256_broadcast_ps(reinterpret_cast<const __m128*>(p))) {}
+  template <int K> vf get() const { return (vf)_mm256_permute_ps(all, K * 0x55); }
+};
+#else
+struct Weights {
+  const float* p;
+  explicit Weights(const float* p) : p(p) {}
+  template <int K> vf get() const { return splat(p[K]); }
+};
+#endif
+
+static inline const float* moved(const float* x, uint32_t bytes) {
+  return reinterpret_cast<const float*>(reinterpret_cast<const char*>(x) + bytes);
+}
+
+// The kernels are made for V vectors of a tile: 8, or fewer for images that are narrower. Then neighbouring weights
+// have sums of their own, for it takes eight to hide the latency of a multiply-add.
+template <int V> static inline void axpy(vf (&sum)[V], vf w, const float* x) {
+  SPARSE_UNROLL
+  for (int r = 0; r < V; r++) sum[r] += w * load(x + r * W);
+}
+
+// sums += n weights of one row, each times its shifted input.
+template <int V> void accumulate(const float* x, const uint32_t* offsets, const float* weights, int n, float* sums) {
+  constexpr int SETS = V >= R ? 1 : V == 4 ? 2 : 4;
+  vf sum[SETS][V] = {};
+  SPARSE_UNROLL
+  for (int r = 0; r < V; r++) sum[0][r] = load(sums + r * W);
+  for (; n >= 4; n -= 4, offsets += 4, weights += 4) {
+    const Four from(x, offsets);
+    const Weights w(weights);
+    axpy(sum[0], w.get<0>(), from.at[0]);
+    axpy(sum[1 % SETS], w.get<1>(), from.at[1]);
+    axpy(sum[2 % SETS], w.get<2>(), from.at[2]);
+    axpy(sum[3 % SETS], w.get<3>(), from.at[3]);
+  }
+  for (; n > 0; n--, offsets++, weights++) axpy(sum[0], splat(*weights), moved(x, *offsets));
+  SPARSE_UNROLL
+  for (int r = 0; r < V; r++) {
+    vf total = sum[0][r];
+    SPARSE_UNROLL
+    for (int k = 1; k < SETS; k++) total += sum[k][r];
+    store(sums + r * W, total);
+  }
+}
+
+template <int V> static inline vf dot(const vf (&d)[V], const float* x) {
+  vf a = d[0] * load(x), b = {};
+  SPARSE_UNROLL
+  for (int r = 1; r < V; r++) {
+    if (r % 2)
+      b += d[r] * load(x + r * W);
+    else
+      a += d[r] * load(x + r * W);
+  }
+  return a + b;
+}
+
+// gradients += for n weights of one row, the output gradient (a tile) times their shifted input; or = in the first
+// tile.
+template <int V>
+void correlate(const float* x, const uint32_t* offsets, const float* dy, int n, bool first, float* gradients) {
+  const float zero[4] = {};
+  vf d[V];
+  SPARSE_UNROLL
+  for (int r = 0; r < V; r++) d[r] = load(dy + r * W);
+  for (; n >= 4; n -= 4, offsets += 4, gradients += 4) {
+    const Four from(x, offsets);
+    const vf sums[4] = {dot(d, from.at[0]), dot(d, from.at[1]), dot(d, from.at[2]), dot(d, from.at[3])};
+    add_sums(gradients, sums, first ? zero : gradients);
+  }
+  for (; n > 0; n--, offsets++, gradients++)
+    *gradients = (first ? 0.0f : *gradients) + sum_lanes(dot(d, moved(x, *offsets)));
+}
+
+template <int V>
+void apply(const ConvPlanes& planes, const ConvWeights& w, const ConvOutput& out, const float* x, const float* weights,
+           const float* bias, float* y, int threads) {
+  const int32_t* at = w.at ? w.at : w.starts;
+  apply_tiles(planes, out, w.rows, x, bias, y, threads, [&](const float* from, float* sums) {
+    for (int64_t k = 0; k < w.visits; k++) {
+      const int32_t first = w.starts[k], n = w.starts[k + 1] - first;
+      if (n) accumulate<V>(from, w.offsets + first, weights + at[k], n, sums + w.order[k] * TILE);
+    }
+  });
+}
+
+// x of n weights of one row, each at its offset, += the weight times d.
+template <int V> void spread(const uint32_t* offsets, const float* weights, int n, const vf (&d)[V], float* x) {
+  const auto add = [&](vf w, const float* at) {
+    float* to = const_cast<float*>(at);
+    SPARSE_UNROLL
+    for (int r = 0; r < V; r++) store(to + r * W, load(to + r * W) + w * d[r]);
+  };
+  for (; n >= 4; n -= 4, offsets += 4, weights += 4) {
+    const Four to(x, offsets);
+    const Weights w(weights);
+    add(w.get<0>(), to.at[0]);
+    add(w.get<1>(), to.at[1]);
+    add(w.get<2>(), to.at[2]);
+    add(w.get<3>(), to.at[3]);
+  }
+  for (; n > 0; n--, offsets++, weights++) add(splat(*weights), moved(x, *offsets));
+}
+
+// dx of a block of input channels: the rows pass by, group after group.
+template <int V>
+void scatter_block(const ConvPlanes& p, const ConvWeights& w, int64_t block, int64_t group, int64_t b, const float* dy,
+                   const float* weights, float* dx) {
+  const int32_t* at = w.at ? w.at : w.starts;
+  const int64_t first = b * block, channels = smaller(block, p.channels - first), blocks = w.visits / w.rows;
+  const Scratch<float> memory(channels * p.plane_size, "a block of a linear layer's input gradients");
+  float* x = memory;
+  memset(x, 0, channels * p.plane_size * sizeof(float));
+  float* base = x - first * p.plane_size;
+  for (int64_t row = 0; row < w.rows; row += group) {
+    const int64_t size = smaller(group, w.rows - row), k0 = row * blocks + b * size;
+    for (int64_t k = k0; k < k0 + size; k++) {
+      const int32_t start = w.starts[k], n = w.starts[k + 1] - start;
+      if (!n) continue;
+      vf d[V];  // beyond the batch are columns of another row, which nobody reads; beyond the last row is nothing
+      for (int r = 0; r < V; r++) d[r] = load_until(dy + w.order[k] * p.batch + r * W, dy + w.rows * p.batch);
+      spread<V>(w.offsets + start, weights + at[k], n, d, base);
+    }
+  }
+  for (int64_t c = 0; c < channels; c++) copy(dx + (first + c) * p.batch, x + c * p.plane_size, p.batch);
+}
+
+template <int V>
+void gradient(const ConvPlanes& planes, const ConvWeights& w, const ConvOutput& out, const float* x, const float* dy,
+              float* gradients, int threads) {
+  const int64_t all = w.starts[w.visits];
+  const int32_t* at = w.at ? w.at : w.starts;
+  // A thread has a share of the weights and goes through all tiles: every sum has one order whatever the thread count.
+  const int64_t shares = threads < w.visits ? (threads > 1 ? threads : 1) : w.visits;
+  parallel_for(shares, threads, [&](int64_t share) {
+    int64_t lo = 0, hi = 0;
+    while (lo < w.visits && w.starts[lo] < all * share / shares) lo++;
+    while (hi < w.visits && w.starts[hi] < all * (share + 1) / shares) hi++;
+    gradient_tiles(planes, out, w.rows, 1, x, dy, [&](const float* from, const float* tile, bool start) {
+      for (int64_t k = lo; k < hi; k++) {
+        const int32_t first = w.starts[k], n = w.starts[k + 1] - first;
+        if (n) correlate<V>(from, w.offsets + first, tile + w.order[k] * TILE, n, start, gradients + at[k]);
+      }
+    });
+  });
+}
+
+}  // namespace
+
+int conv_tile() { return TILE; }
+
+void conv_planes(ConvPlanes p, const float* x, float* out, int threads) {
+  parallel_for(p.chunks * p.channels, threads, [&](int64_t i) {
+    const int64_t n0 = i / p.channels * p.lanes, n = p.batch - n0 < p.lanes ? p.batch - n0 : p.lanes;
+    const float* from = x + i % p.channels * p.height * p.width * p.batch + n0;
+    float* to = out + i * p.phases * p.phases * p.plane_size;
+    for (int64_t a = 0; a < p.phases; a++)
+      for (int64_t b = 0; b < p.phases; b++, to += p.plane_size) {
+        float* row = to;
+        for (int64_t r = 0; r < p.rows; r++, row += p.columns * p.lanes) {
+          const int64_t h = (r - p.top) * p.stride + a;
+          const int64_t first = p.left;  // columns before it and from last on are border
+          int64_t last = first + (p.width - b + p.stride - 1) / p.stride;
+          last = last < p.columns ? last : p.columns;
+          if (r < p.top || h >= p.height || last <= first) {
+            memset(row, 0, p.columns * p.lanes * sizeof(float));
+            continue;
+          }
+          memset(row, 0, first * p.lanes * sizeof(float));
+          const float* line = from + (h * p.width + b) * p.batch;
+          if (p.stride == 1 && n == p.lanes && p.batch == p.lanes) {
+            memcpy(row + first * p.lanes, line, (last - first) * p.lanes * sizeof(float));
+          } else {
+            for (int64_t c = first; c < last; c++, line += p.stride * p.batch) {
+              copy(row + c * p.lanes, line, n);
+              if (n < p.lanes) memset(row + c * p.lanes + n, 0, (p.lanes - n) * sizeof(float));
+            }
+          }
+          memset(row + last * p.lanes, 0, (p.columns - last) * p.lanes * sizeof(float));
+        }
+        memset(row, 0, (p.plane_size - p.rows * p.columns * p.lanes) * sizeof(float));
+      }
+  });
+}
+
+void conv_apply(ConvPlanes planes, ConvWeights w, ConvOutput out, const float* x, const float* weights,
+                const float* bias, float* y, int threads) {
+  const int vectors = Tiles(planes, out).vectors();
+  const auto run = vectors == 1 ? apply<1> : vectors == 2 ? apply<2> : vectors == 4 ? apply<4> : apply<R>;
+  run(planes, w, out, x, weights, bias, y, threads);
+}
+
+// dx [channels][batch] of a linear layer whose batch is within a tile.
+void conv_scatter(ConvPlanes planes, ConvWeights w, int64_t block, int64_t group, const float* dy, const float* weights,
+                  float* dx, int threads) {
+  const int64_t vectors = (planes.batch + W - 1) / W;
+  const auto run = vectors <= 1   ? scatter_block<1>
+                   : vectors <= 2 ? scatter_block<2>
+                   : vectors <= 4 ? scatter_block<4>
+                                  : scatter_block<R>;
+  parallel_for(w.visits / w.rows, threads, [&](int64_t b) { run(planes, w, block, group, b, dy, weights, dx); });
+}
+
+void conv_gradient(ConvPlanes planes, ConvWeights w, ConvOutput out, const float* x, const float* dy, float* gradients,
+                   int threads) {
+  const int vectors = Tiles(planes, out).vectors();
+  const auto run = vectors == 1 ? gradient<1> : vectors == 2 ? gradient<2> : vectors == 4 ? gradient<4> : gradient<R>;
+  run(planes, w, out, x, dy, gradients, threads);
+}
+
+}  // namespace SPARSE_ISA

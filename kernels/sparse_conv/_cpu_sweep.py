@@ -1,0 +1,174 @@
+"""Sweeps: the weights of a native convolution in the order in which a pass meets them.
+
+This file decides how many input channels make a block, and builds the order.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import ceil
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparsefl.kernels import bitmap, memory
+from sparsefl.kernels.native import extension, pointer
+from sparsefl.kernels.sparse_conv import Conv
+from sparsefl.kernels.sparse_conv._cpu_planes import Axis, Planes
+
+L1 = 20 * 1024  # bytes of a block's input that stay in L1 beside sums and weights
+L2 = 128 * 1024  # bytes of the sums of a group of rows
+FEW = 24  # weights of a row and block below which its overhead shows: then blocks double
+FEW_LINEAR = 40  # the same for linear layers, which reuse no input: blocks double until rows have this many
+
+
+def is_linear(conv: Conv, height: int, width: int) -> bool:
+    """Has it one position, and nothing around it?"""
+    return (height, width) == conv.kernel == (1, 1) and conv.padding == (0, 0)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The weights of one pass, as ConvWeights (csrc/layers/conv.h). One for all batches with these lanes."""
+
+    rows: int
+    block: int  # channels
+    group: int  # rows
+    starts: Tensor
+    order: Tensor
+    offsets: Tensor
+    at: Tensor | None  # forward: the packed position of each visit's first weight
+    index: Tensor | None  # transposed: the packed position of each weight
+
+    @cached_property
+    def native(self) -> Any:
+        return extension().ConvWeights(
+            rows=self.rows,
+            visits=self.order.numel(),
+            starts=pointer(self.starts, torch.int32),
+            order=pointer(self.order, torch.int32),
+            at=0 if self.at is None else pointer(self.at, torch.int32),
+            offsets=pointer(self.offsets, torch.int32),
+        )
+
+
+@dataclass(frozen=True)
+class DenseSweep:
+    """A pass over the whole weight, zeros where nothing is stored: ConvDense, csrc/layers/conv.h."""
+
+    rows: int
+    taps: int
+    block: int
+    offsets: Tensor
+    index: Tensor  # [rows in threes, taps, 3]: the packed position of each weight; -1 where none is stored
+    tiles: int  # of a row that the weight gradient takes together
+    gradient_block: int
+
+    @cached_property
+    def native(self) -> Any:
+        return self._native(self.block)
+
+    @cached_property
+    def native_gradient(self) -> Any:
+        return self._native(self.gradient_block)
+
+    def _native(self, block: int) -> Any:
+        offsets = pointer(self.offsets, torch.int32)
+        return extension().ConvDense(rows=self.rows, taps=self.taps, block=block, offsets=offsets)
+
+
+def make_sweep(
+    conv: Conv, planes: Planes, direction: str, axes: list[Axis], phase: int, dense: bool
+) -> Sweep | DenseSweep:
+    """The weights of a pass, in blocks of channels; made once for all batch sizes that share the lanes."""
+    key = (direction, phase, replace(planes, batch=0, chunks=0), extension().isa(), dense)
+    if key not in conv.plans and dense:
+        conv.plans[key] = _dense_sweep(conv, planes, direction, axes)
+    elif key not in conv.plans:
+        transposed = direction != "forward"
+        rows = conv.in_channels if transposed else conv.out_channels
+        pointers, indices, *positions = (
+            bitmap.transpose(conv.bitmap, conv.out_channels) if transposed else bitmap.csr(conv.bitmap, rows)
+        )
+        taps = _tap_bytes(conv, planes, axes)
+        pattern = extension().ConvPattern(
+            transposed=transposed,
+            rows=rows,
+            taps=conv.taps,
+            pointers=pointer(pointers, torch.int32),
+            indices=pointer(indices, torch.int32),
+            positions=pointer(positions[0], torch.int32) if transposed else 0,
+            taps_at=taps.ctypes.data,
+        )
+        block = _block(conv, planes, taps)
+        group = max(1, L2 // (4 * extension().conv_tile()))
+        visits = ceil(planes.channels / block) * rows
+        starts, order = (memory.plain(visits + extra, torch.int32) for extra in (1, 0))
+        into = pointer(starts, torch.int32), pointer(order, torch.int32)
+        how = planes.channels, block, group
+        count = extension().conv_count(pattern, *how, *into)
+        offsets, index = (memory.plain(count, torch.int32) for _ in range(2))
+        into += pointer(offsets, torch.int32), pointer(index, torch.int32)
+        extension().conv_fill(pattern, *how, 4 * planes.channel_size, *into)
+        if transposed:
+            conv.plans[key] = Sweep(rows, block, group, starts, order, offsets, None, index)
+        else:  # a visit's weights lie side by side in the packed values
+            padded = torch.cat([index, index.new_zeros(1)])  # an empty visit may start at the end
+            at = padded[starts[:-1].long()]
+            conv.plans[key] = Sweep(rows, block, group, starts, order, offsets, at, None)
+    return conv.plans[key]
+
+
+def _dense_sweep(conv: Conv, planes: Planes, direction: str, axes: list[Axis]) -> DenseSweep:
+    """Every tap of every channel for every row, rows in threes."""
+    at = _tap_bytes(conv, planes, axes)
+    used = np.flatnonzero(at >= 0)
+    channels = np.arange(planes.channels, dtype=np.int64) * 4 * planes.channel_size
+    offsets = (channels[:, None] + at.reshape(-1)[used]).reshape(-1).astype(np.uint32).view(np.int32)
+    mask = bitmap.to_mask(conv.bitmap).numpy()
+    stored = np.where(mask, np.cumsum(mask) - 1, -1).reshape(conv.out_channels, conv.in_channels, conv.taps)
+    weights = stored[:, :, used] if direction == "forward" else stored[:, :, used].transpose(1, 0, 2)
+    rows, taps = weights.shape[0], weights.shape[1] * weights.shape[2]
+    index = np.full((ceil(rows / 3) * 3, taps), -1, dtype=np.int32)
+    index[:rows] = weights.reshape(rows, taps)
+    index = np.ascontiguousarray(index.reshape(-(-rows // 3), 3, taps).transpose(0, 2, 1))
+    channels_of_block = _block(conv, planes, at)
+    width = conv.output_size(planes.height, planes.width)[1] if direction == "forward" else 1
+    across = ceil(width * planes.lanes / extension().conv_tile())
+    tiles = next(n for n in (4, 2, 1) if across % n == 0)
+    each = max(1, len(used))
+    fewer = max(1, channels_of_block // tiles)
+    lists = torch.from_numpy(offsets), torch.from_numpy(index)
+    return DenseSweep(rows, taps, channels_of_block * each, *lists, tiles, fewer * each)
+
+
+def _tap_bytes(conv: Conv, planes: Planes, axes: list[Axis]) -> np.ndarray:
+    """int64 [kh, kw]: bytes from an output position to what a tap meets in channel 0; -1: not here."""
+    at = np.full(conv.kernel, -1, dtype=np.int64)
+    for i, j in np.ndindex(*conv.kernel):
+        down, across = axes[0].shift[i], axes[1].shift[j]
+        if down is not None and across is not None:
+            plane = axes[0].phase[i] * planes.phases + axes[1].phase[j]
+            position = (down + planes.top) * planes.columns + across + planes.left
+            at[i, j] = 4 * (plane * planes.plane_size + position * planes.lanes)
+    return at
+
+
+def _block(conv: Conv, planes: Planes, at: np.ndarray) -> int:
+    """Input channels whose part under a tile fits into L1; more where rows are short."""
+    tile = extension().conv_tile()
+    used = at[at >= 0]
+    segments = len(np.unique(used // (4 * planes.columns * planes.lanes))) or 1
+    part = (
+        4
+        * segments
+        * (tile + (planes.columns - tile // planes.lanes) % (tile // planes.lanes) * planes.lanes)
+    )
+    block = max(1, L1 // part)
+    if is_linear(conv, planes.height, planes.width):
+        while conv.density * block < FEW_LINEAR and block < planes.channels:
+            block *= 2
+    elif conv.density * block * max(1, len(used)) < FEW:
+        block *= 2
+    return min(block, planes.channels)
