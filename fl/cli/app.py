@@ -94,12 +94,16 @@ def compare(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="change a key of all; NAME:KEY=VALUE: of one"),
     ] = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=A,B,...", help="each of these values; repeated: every combination"),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="where all goes; default runs/compare-NAME-TIME")
     ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="go on; more --algorithms or --seeds are added to it"),
+        typer.Option(metavar="DIR", help="go on; more --algorithms, --grid or --seeds are added to it"),
     ] = None,
     workers: Annotated[int | None, typer.Option(help="clients at a time; default: one per core")] = None,
     target: Annotated[
@@ -129,7 +133,7 @@ def compare(
     """Algorithms side by side, same data and seeds: `sparsefl compare demo --algorithms all --seeds 3`."""
     from fl.cli.compare import Arguments, run
 
-    place = (out, resume, workers, target, plot, table, overwrite, allow_mixed)
+    place = (out, resume, workers, target, plot, table, grid or (), overwrite, allow_mixed)
     given = Arguments(source, algorithms, seeds, changes or (), *place)
     raise typer.Exit(run(Console(stderr=table is not None), given))
 

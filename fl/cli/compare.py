@@ -36,6 +36,7 @@ class Arguments:
     target: float | None = None
     plot: Path | None = None
     table: str | None = None
+    grid: Sequence[str] = ()
     overwrite: bool = False
     allow_mixed: bool = False
 
@@ -48,8 +49,10 @@ class Arguments:
             raise ConfigError("expected --overwrite of a new comparison, got it with --resume")
         if self.resume is None and self.allow_mixed:
             raise ConfigError("expected --allow-mixed with --resume: a new comparison is of one kind")
-        if self.source is not None and self.algorithms is None:
-            raise ConfigError("expected --algorithms, as a,b,c or all, got none")
+        if self.source is not None and self.algorithms is None and not self.grid:
+            raise ConfigError(
+                "expected --algorithms, as a,b,c or all, or --grid KEY=VALUE,VALUE, got neither"
+            )
         if self.workers is not None and self.workers < 1:
             raise ConfigError(f"--workers: expected at least 1, got {self.workers}")
         if self.target is not None and not 0 < self.target <= 1:
@@ -100,12 +103,13 @@ def write_report(console: Console, path: Path) -> int:
 
 
 def _planned(given: Arguments) -> Plan:
-    assert given.source is not None and given.algorithms is not None  # check() saw to it
-    return compare_plan.make(given.source, given.algorithms, given.seeds, given.changes, given.target)
+    assert given.source is not None  # check() saw to it
+    names, changes = given.algorithms, given.changes
+    return compare_plan.make(given.source, names, given.seeds, changes, given.target, given.grid)
 
 
 def _extended(plan: Plan, given: Arguments) -> Plan:
-    plan = compare_plan.extend(plan, given.algorithms, given.seeds, given.changes)
+    plan = compare_plan.extend(plan, given.algorithms, given.seeds, given.changes, given.grid)
     return plan if given.target is None else replace(plan, target=given.target)
 
 

@@ -1,4 +1,5 @@
-"""In which settings the entries of a comparison differ, beside those that only one algorithm has.
+"""In which settings the entries of a comparison differ, beside those that only one algorithm has. Entries of
+one algorithm are compared in its own section too.
 
     differs: clipping (max_norm): da_dpfl none, all others 10
 
@@ -66,6 +67,9 @@ def differences(plan: Plan) -> list[Difference]:
     epochs = {sum(one.epochs for one in cfg.settings.trainings(cfg.training)) for cfg in configs.values()}
     keys = dict.fromkeys(key for one in found.values() for key in one)
     values = {key: {name: one.get(key, config.NONE) for name, one in found.items()} for key in keys}
+    for algorithm in dict.fromkeys(cfg.algorithm for cfg in configs.values()):
+        same = {name: _section(cfg) for name, cfg in configs.items() if cfg.algorithm == algorithm}
+        values |= {key: {name: one[key] for name, one in same.items()} for key in next(iter(same.values()))}
     return [
         Difference(key, told, key != "training.epochs" or len(epochs) == 1)
         for key, told in values.items()
@@ -83,6 +87,12 @@ def _settings(cfg: Config) -> dict[str, str]:
         elif key not in algorithms.registered():
             found |= _flat(value, key)
     return found
+
+
+def _section(cfg: Config) -> dict[str, str]:
+    """{key: value} of the algorithm's own, without those of its training, which `_settings` has."""
+    found = _flat(config.plain(cfg)[cfg.algorithm], cfg.algorithm)
+    return {key: value for key, value in found.items() if key.split(".")[-1] not in Training.model_fields}
 
 
 def _trainings(trainings: tuple[Training, ...]) -> dict[str, str]:

@@ -7,8 +7,8 @@ Format 1 had no number, and lost the keys that were set to none. plan.json may b
 checks all of it, and a Plan has names that are plain folder names, whoever made it.
 
 An entry has the name of an algorithm, or a user's (NAME=ALGORITHM) for one with settings of its own
-(NAME:key=value). Runs of one seed have the same data, partition and first weights. They run seed by seed, so
-that every algorithm has a curve early.
+(NAME:key=value), or one that a grid makes (fl/compare/grid.py). Runs of one seed have the same data,
+partition and first weights. They run seed by seed, so that every algorithm has a curve early.
 """
 
 import re
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fl import algorithms, config
+from fl.compare import grid
 from fl.config import Config, ConfigError, Loaded
 from fl.errors import RunDirError
 
@@ -103,7 +104,8 @@ class Plan:
         entries, first = dict(self.entries), self.base.seed
         for name, algorithm in chosen.items():
             old, count = entries.get(name), counts[name]
-            if old is not None and (old.algorithm != algorithm or own[name]):
+            other = old is not None and own[name] and tuple(own[name]) != old.changes
+            if old is not None and (old.algorithm != algorithm or other):
                 raise ConfigError(f"{name}: expected a new name for new settings, got one of the comparison")
             wanted = set(self.seeds if old is None else ()) if count is None else range(first, first + count)
             if old is None:
@@ -172,27 +174,41 @@ def _object(tree: Any, what: str, keys: Sequence[str]) -> dict[str, Any]:
 
 
 def make(
-    source: str, names: str, seeds: str | None, changes: Iterable[str], target: float | None = None
+    source: str,
+    names: str | None,
+    seeds: str | None,
+    changes: Iterable[str],
+    target: float | None = None,
+    axes: Iterable[str] = (),
 ) -> Plan:
-    """`names`: "a,b,NAME=a" or "all"; `seeds`: "3" or "1,a=3"; `changes`: "key=value" or "NAME:key=value"."""
-    chosen, given = _chosen(names), list(changes)
+    """`names`: "a,b,NAME=a" or "all", None: the configuration's algorithm; `seeds`: "3" or "1,a=3";
+    `changes`: "key=value" or "NAME:key=value"; `axes`: "key=a,b" of a grid (fl/compare/grid.py)."""
+    given = list(changes)
     own = [change for change in given if _is_own(change)]
     common = [change for change in given if not _is_own(change)]
+    chosen = _chosen(names if names is not None else config.read(source, common)[0].algorithm)
     base, notes = _base(source, common, chosen)
+    if wanted := grid.axes(axes):
+        chosen, own, seeds = grid.expand(wanted, chosen, seeds, own)
     plan = Plan(base, {}, target, notes).extended(chosen, seeds, own)
     plan.refuse_unread(common)
     return plan
 
 
-def extend(plan: Plan, names: str | None, seeds: str | None, changes: Sequence[str]) -> Plan:
-    """With more algorithms, or more seeds of those that it has; what it has stays as it is.
+def extend(
+    plan: Plan, names: str | None, seeds: str | None, changes: Sequence[str], axes: Iterable[str] = ()
+) -> Plan:
+    """With more algorithms or values of a grid, or more seeds of what it has, which stays as it is.
 
     New algorithms have all seeds of the comparison unless `seeds` says how many.
     """
     common = [change for change in changes if not _is_own(change)]
     if common:
         raise ConfigError(f"expected changes of new algorithms only (NAME:key=value), got {common}")
-    if names is None:
+    if wanted := grid.axes(axes):
+        chosen = _chosen(names if names is not None else plan.base.algorithm)
+        chosen, changes, seeds = grid.expand(wanted, chosen, seeds, changes)
+    elif names is None:
         if seeds is None and not changes:
             return plan
         chosen = {name: entry.algorithm for name, entry in plan.entries.items()}

@@ -89,6 +89,17 @@ def test_a_table_alone_on_standard_output(whole, tmp_path):
     )
 
 
+def test_a_grid_runs_and_grows(tiny_file, tmp_path):
+    path = tmp_path / "grid"
+    done = sparsefl("compare", tiny_file, "--grid", "training.lr=0.05,0.1", *QUICK, "--out", path)
+    assert done.exit_code == 0, done.output
+    assert "differs: learning rate: da_dpfl-lr-0.05 0.05; da_dpfl-lr-0.1 0.1" in done.output
+    more = sparsefl("compare", "--resume", path, "--grid", "training.lr=0.2", "--workers", 1)
+    assert more.exit_code == 0 and "run 3/3" in more.output and "run 2/3" not in more.output, more.output
+    assert list(told(path)["algorithms"]) == [f"da_dpfl-lr-{lr}" for lr in ("0.05", "0.1", "0.2")]
+    assert set(states(path).values()) == {"finished"} and len(states(path)) == 3
+
+
 def test_finished_runs_are_not_run_again(whole, tmp_path):
     path, _ = whole
     before = everything(path)
@@ -213,7 +224,7 @@ def test_comparisons_have_a_default_place(tiny_file, tmp_path, monkeypatch):
         ([], 2, "expected either a configuration"),
         (["demo", "--resume", "x"], 2, "expected either a configuration"),
         (["--resume", "x", "--out", "y"], 2, "expected --resume without --out"),
-        (["demo"], 2, "expected --algorithms, as a,b,c or all, got none"),
+        (["demo"], 2, "expected --algorithms, as a,b,c or all, or --grid KEY=VALUE,VALUE, got neither"),
         (["demo", "--algorithms", "dispfll"], 2, "expected some of ['beer'"),
         (["demo", "--algorithms", "all", "--workers", "0"], 2, "--workers: expected at least 1, got 0"),
         (

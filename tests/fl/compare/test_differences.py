@@ -44,7 +44,20 @@ def test_settings_of_one_entry_are_seen():
     found = texts(
         "a=da_dpfl,b=da_dpfl", "b:training.lr=0.5", "b:data.alpha=1", "b:da_dpfl.max_wait=0", "b:name=x"
     )
-    assert found == ["differs: data.alpha: a 0.5; b 1", "differs: learning rate: a 0.1; b 0.5"]
+    assert found == [
+        "differs: data.alpha: a 0.5; b 1",
+        "differs: learning rate: a 0.1; b 0.5",
+        "differs: da_dpfl.max_wait: a 2; b 0",  # both are da_dpfl
+    ]
+
+
+def test_sections_are_compared_between_entries_of_one_algorithm_only():
+    """Clipping is a key of dispfl's section, and told once: as what clients train with."""
+    found = texts("da_dpfl,a=dispfl,b=dispfl", "b:dispfl.max_norm=5", "b:dispfl.density=0.25")
+    assert found == [
+        "differs: clipping (max_norm): da_dpfl none; a 10; b 5",
+        "differs: dispfl.density: a 0.5; b 0.25",
+    ]
     assert texts("a=da_dpfl,b=da_dpfl") == [] == texts("da_dpfl")
 
 
