@@ -36,8 +36,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import sparse_engine as se
 from fl.algorithms import da_dpfl
 from fl.config import Messages, Training
-from fl.data import Dataset, Partition, evaluation_batches, load
-from fl.data.partition import Samples
+from fl.data import Dataset, Partition, Samples, evaluation_batches, load
 from fl.errors import ConfigError
 from fl.train.cost import Cost
 from fl.train.worker import Setting, Worker

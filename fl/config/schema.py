@@ -75,17 +75,18 @@ class Data(Section):
     """resize images to size x size pixels"""
     augment: bool | None = None
     """random crops and flips in training; default: as usual for the data set (yes for CIFAR)"""
-    partition: Literal["dirichlet", "pathological", "iid"] = "dirichlet"
-    """how samples are divided among clients: class shares drawn at random, few classes, or any samples"""
+    partition: Literal["dirichlet", "pathological", "iid", "groups"] = "dirichlet"
+    """how samples are divided among clients: class shares drawn at random, few classes, any samples, or one
+    client per group of the data (the num_clients largest)"""
     alpha: Annotated[Positive, only_if(partition="dirichlet")] = 0.3
     """concentration of the class shares: the smaller, the more clients differ"""
     classes_per_client: Annotated[Count, only_if(partition="pathological")] = 2
     """classes that every client has samples of"""
     train_per_client: Count | None = None
-    """training samples of every client; default: as many as there are for everybody"""
+    """training samples of every client (at most, of groups); default: as many as there are for everybody"""
     test_per_client: Count | None = None
     """test samples of every client, about; default: the test set divided by the clients, at least 100"""
-    disjoint: bool = True
+    disjoint: Annotated[bool, unless(partition="groups")] = True
     """no training sample belongs to two clients"""
     copies: list[Count] | None = None
     """how often training samples of each class occur, to make up for rare classes; default: once"""

@@ -3,7 +3,9 @@
 from fl.data.arrays import from_arrays
 from fl.data.batches import batches, evaluation_batches
 from fl.data.dataset import Dataset, Part
-from fl.data.partition import Partition, Samples, partition
+from fl.data.lists import partition_by_groups, partition_by_lists
+from fl.data.partition import partition
+from fl.data.samples import Partition, Samples
 from fl.data.sets import load
 from fl.data.sources import as_dataset, from_hf, from_torch
 
@@ -20,4 +22,6 @@ __all__ = [
     "from_torch",
     "load",
     "partition",
+    "partition_by_groups",
+    "partition_by_lists",
 ]

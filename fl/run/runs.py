@@ -158,7 +158,8 @@ def baseline(path: Path | str, options: Options = _DEFAULT, against: str = "dens
 def prepare(cfg: Config) -> Setting:
     """Data, partition, network and first weights of a run."""
     try:
-        data = load(cfg.data.name, cfg.data.root, size=cfg.data.size)
+        natural = cfg.data.partition == "groups"
+        data = load(cfg.data.name, cfg.data.root, size=cfg.data.size, natural=natural)
         parts = _divided(data, cfg)
     except ValueError as wrong:
         raise config.ConfigError(f"data: {wrong}") from wrong

@@ -7,7 +7,7 @@ import pytest
 
 import fl.data
 
-PUBLIC = ["arrays", "sets", "sources"]
+PUBLIC = ["arrays", "lists", "partition", "sets", "sources"]
 
 
 @pytest.mark.parametrize("name", PUBLIC)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fl.data import load, partition
-from fl.data.partition import _deal, _test_counts
+from fl.data.samples import _test_counts, deal
 
 KINDS = ("dirichlet", "pathological", "iid")
 
@@ -92,7 +92,7 @@ def test_test_counts_by_hand():
 def test_dealt_samples_are_all_used_before_one_is_used_twice():
     labels = np.array([0, 1, 1, 0, 1, 0, 1, 1])
     counts = np.array([[2, 1], [2, 3], [1, 4]])  # class 0 has 3 samples, class 1 has 5
-    dealt = _deal(counts, labels, np.random.default_rng(0))
+    dealt = deal(counts, labels, np.random.default_rng(0))
     np.testing.assert_array_equal(counted(dealt, labels, 2), counts)
     used = np.bincount(dealt.indices, minlength=8)
     assert sorted(used[labels == 0]) == [1, 2, 2] and sorted(used[labels == 1]) == [1, 1, 2, 2, 2]
@@ -133,7 +133,7 @@ def test_every_sample_is_as_likely(digits):
         ({"disjoint": False}, "train_per_client with disjoint = false"),
         ({"test_per_client": 0}, "test_per_client of at least 1, got 0"),
         ({"test_per_client": 360}, "test_per_client up to 359, got 360"),
-        ({"kind": "random"}, "out of \\['dirichlet', 'pathological', 'iid'\\], got 'random'"),
+        ({"kind": "random"}, "out of \\['dirichlet', 'pathological', 'iid', 'groups'\\], got 'random'"),
         ({"alpha": 0}, "alpha from 1e-9 on, got 0"),
         ({"alpha": float("nan")}, "alpha from 1e-9 on, got nan"),
         ({"kind": "pathological", "classes_per_client": 11}, "1 to 10 classes per client, got 11"),
