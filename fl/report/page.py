@@ -4,6 +4,7 @@ Plotly is inside, and the page forbids itself to load anything from elsewhere. O
 a wide screen. Colours are Okabe and Ito's, which colour-blind readers tell apart; dashes help.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any, NamedTuple
@@ -26,6 +27,9 @@ _FORBIDS = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-in
 _STYLE = """
 * { box-sizing: border-box }
 body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 80rem; padding: 1rem; color: #1f2933 }
+.svg { float: right; border: 1px solid #cbd2d9; border-radius: .3rem; background: none; color: #616e7c }
+.svg { font: inherit; font-size: .75rem; padding: 0 .4rem; cursor: pointer }
+@media print { .svg { display: none } }
 h1 { font-size: 1.6rem; line-height: 1.2; margin: .5rem 0 } h2 { font-size: 1.1rem; margin: 0 }
 p { margin: .3rem 0; max-width: 50rem; overflow-wrap: anywhere } .note { color: #616e7c; font-size: .9rem }
 .grid { display: grid; gap: 2rem; margin: 2rem 0 }
@@ -51,6 +55,11 @@ _TOUCH = """
 if (matchMedia("(pointer: coarse)").matches)
   for (const figure of document.querySelectorAll(".js-plotly-plot"))
     Plotly.relayout(figure, {"xaxis.fixedrange": true, "yaxis.fixedrange": true});
+"""
+_DOWNLOAD = """
+for (const button of document.querySelectorAll("button.svg"))
+  button.onclick = () =>
+    Plotly.downloadImage(button.dataset.figure, {format: "svg", filename: button.dataset.file});
 """
 
 
@@ -83,7 +92,7 @@ def document(title: str, body: str) -> str:
 <title>{escape(title)}</title><style>{_STYLE}</style>
 <script>{get_plotlyjs()}</script></head><body>
 {body}
-<script>{_TOUCH}</script>
+<script>{_TOUCH}{_DOWNLOAD}</script>
 </body></html>
 """
 
@@ -222,7 +231,7 @@ def plain(text: str) -> str:
 
 
 def _section(i: int, panel: Panel) -> str:
-    kind = ' class="wide"' if panel.wide else ""
+    kind, download = ' class="wide"' if panel.wide else "", ""
     if panel.figure is None:
         shown = f'<p class="empty">{escape(panel.missing)}</p>'
     else:
@@ -232,7 +241,12 @@ def _section(i: int, panel: Panel) -> str:
             div_id=f"figure-{i}",
             config={"responsive": True, "displayModeBar": False},
         )
-    head = f'<h2>{escape(panel.title)}</h2><p class="note">{escape(panel.text)}</p>'
+        file = re.sub("[^a-z0-9]+", "-", panel.title.lower()).strip("-")
+        label = escape(f"save {panel.title} as SVG")
+        download = (
+            f'<button class="svg" data-figure="figure-{i}" data-file="{file}" title="{label}">SVG</button>'
+        )
+    head = f'{download}<h2>{escape(panel.title)}</h2><p class="note">{escape(panel.text)}</p>'
     return f"<section{kind}>{head}{shown}</section>\n"
 
 

@@ -1,6 +1,12 @@
 """Pages: text stays text, lines can be told apart, panels say what is missing."""
 
+import html
+import re
+import subprocess
+
+import browser
 import plotly.graph_objects as go
+import pytest
 
 from fl.report import page
 from fl.report.page import Curve, Panel
@@ -50,3 +56,34 @@ def test_bands_lie_between_their_lines():
     upper, lower = figure.data
     assert upper.y == (3, 4) and lower.y == (1, 2) and lower.fill == "tonexty"
     assert lower.fillcolor == "rgba(0, 114, 178, 0.5)" and not upper.showlegend
+
+
+_CLICKED = """<script>
+HTMLAnchorElement.prototype.click = function () {
+  const told = document.createElement("pre");
+  told.textContent = `${this.download} ${this.href.slice(0, 5)}`;
+  document.body.append(told);
+};
+addEventListener("load", () => document.querySelector("button.svg").click());
+</script></body>"""
+
+
+def test_every_figure_can_be_saved_and_nothing_else():
+    shown = page.grid([Panel('a "b" <c>', "", go.Figure()), Panel("none", "", None)])
+    assert shown.count("<button") == 1 and 'data-figure="figure-0" data-file="a-b-c"' in shown
+    assert "save a &quot;b&quot; &lt;c&gt; as SVG" in shown
+
+
+@pytest.mark.skipif(browser.CHROMIUM is None, reason="no Chromium")
+def test_the_button_saves_vectors(tmp_path):
+    """A browser that is asked to save says under which name; the rules of the page allow it."""
+    figure = page.dressed(page.curves([Curve("a", [0, 1], [1, 2])]), "x", "y")
+    text = page.document("t", page.grid([Panel("Accuracy (%)", "", figure)]))
+    (tmp_path / "page.html").write_text(text.replace("</body>", _CLICKED), encoding="utf-8")
+    done = subprocess.run(
+        [browser.CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000",
+         f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", (tmp_path / "page.html").as_uri()],
+        capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    told = [html.unescape(x) for x in re.findall("<pre>(.*?)</pre>", done.stdout)]
+    assert told == ["accuracy.svg blob:"]
