@@ -27,7 +27,7 @@ from fl import algorithms, config
 from fl.algorithms.base import Env, mean
 from fl.config import Config
 from fl.report import picture
-from fl.run import runs as federation
+from fl.run import setup
 from fl.run.executor import Local
 from fl.train.worker import Setting
 from fl.world import topology
@@ -100,7 +100,7 @@ def run(cfg: Config, seeds: Sequence[int], workers: int) -> Iterator[Row]:
 
 
 def _seed(cfg: Config, workers: int) -> Iterator[Row]:
-    setting = federation.prepare(cfg)
+    setting = setup.prepare(cfg)
     with ExitStack() as stack:
         runs = {kernels: _Contestant(cfg, setting, kernels, workers, stack) for kernels in KERNELS}
         for t in range(cfg.num_rounds):

@@ -55,8 +55,8 @@ class Shown(Display):
         for run, why in damaged.items():
             self.note(f"{self._place(run)} is damaged: {why}")
 
-    def run_started(self, config: Config, path: Path, first: int) -> None:
-        self.run = next(run for run in self.runs if run.folder == path.name)
+    def run_started(self, config: Config, path: Path | None, first: int) -> None:
+        self.run = next(run for run in self.runs if path is not None and run.folder == path.name)
         self.rounds, self.last = config.num_rounds, perf_counter()
         self.estimate.left[self.run] = self.rounds - first
 
@@ -106,7 +106,7 @@ class CompareBars(Shown):
         self.clients = self.progress.add_task("clients", total=plan.base.num_clients, figures="")
         self.progress.start()
 
-    def run_started(self, config: Config, path: Path, first: int) -> None:
+    def run_started(self, config: Config, path: Path | None, first: int) -> None:
         super().run_started(config, path, first)
         self.asked, self.num_clients = 0, config.num_clients
         self.progress.reset(

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from fl.cli.exits import say
 from fl.config import Config
-from fl.errors import Missing
+from fl.errors import ConfigError, Missing
 from fl.keys import Key
 from fl.report.summary import SUMMARY_COLUMNS, describe, summary_rows
 from fl.run import files, keys
@@ -34,7 +34,7 @@ class Lines(Listener):
     def __init__(self, console: Console) -> None:
         self.console = console
 
-    def run_started(self, config: Config, path: Path, first: int) -> None:
+    def run_started(self, config: Config, path: Path | None, first: int) -> None:
         self.rounds, self.first, self.began = config.num_rounds, first, perf_counter()
         self._print(_title(config, path) + (f", from round {first}" if first else ""))
 
@@ -57,7 +57,7 @@ class Bars(Listener):
         self.console = console
         self.progress = bars(console, TimeElapsedColumn(), TimeRemainingColumn())
 
-    def run_started(self, config: Config, path: Path, first: int) -> None:
+    def run_started(self, config: Config, path: Path | None, first: int) -> None:
         say(self.console, _title(config, path))
         self.rounds = self.progress.add_task("rounds", total=config.num_rounds, completed=first, figures="")
         self.clients = self.progress.add_task("clients", total=config.num_clients, figures="")
@@ -103,7 +103,9 @@ class TensorBoard(Listener):
             ) from missing
         return SummaryWriter
 
-    def run_started(self, config: Config, path: Path, first: int) -> None:
+    def run_started(self, config: Config, path: Path | None, first: int) -> None:
+        if path is None:
+            raise ConfigError("expected a directory of the run for TensorBoard, got none: name one with out")
         files.is_folder(path / TENSORBOARD)  # or nothing: a link would lead elsewhere
         # purge_step hides what a run that is resumed here wrote after its checkpoint
         self._writer = self._make(path / TENSORBOARD, purge_step=first)
@@ -151,8 +153,9 @@ def summary_table(summary: Record) -> Table:
     return table
 
 
-def _title(config: Config, path: Path) -> str:
-    return f"{config.name}: {describe(config)}, in {path}"
+def _title(config: Config, path: Path | None) -> str:
+    where = "" if path is None else f", in {path}"
+    return f"{config.name}: {describe(config)}{where}"
 
 
 def figures(record: Record) -> str:

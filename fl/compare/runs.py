@@ -16,7 +16,7 @@ from fl.compare import check
 from fl.compare.events import Display
 from fl.compare.plan import Plan, Run, from_json
 from fl.errors import ConfigError, Expected, Interrupted, MixedError, RunDirError
-from fl.run import files, runs
+from fl.run import files, runs, setup
 from fl.run.files import write_atomic
 from fl.run.rundir import PLAN, SUMMARY, RunDir
 from fl.run.runs import Options
@@ -26,7 +26,7 @@ FAILED = "failed.txt"
 
 def start(plan: Plan, path: Path, options: Options, display: Display) -> None:
     """A new comparison in `path`."""
-    runs.prepare(plan.base)  # data may be missing: then nothing is written
+    setup.prepare(plan.base)  # data may be missing: then nothing is written
     with RunDir.create(path, options.overwrite) as directory:
         directory.write_json(PLAN, plan.to_json())
         _finish(plan, path, options, display)

@@ -19,8 +19,12 @@ from fl.units import duration, percent, quantity
 
 def write(path: Path | str) -> Path:
     """The report of the run in `path`, in its directory."""
-    file = Path(path) / REPORT
-    text = html(recorded.read(path))
+    return write_page(recorded.read(path), Path(path) / REPORT)
+
+
+def write_page(run: Recorded, file: Path) -> Path:
+    """The report of `run`, in that file."""
+    text = html(run)
     try:
         write_atomic(file, text.encode())
     except OSError as wrong:

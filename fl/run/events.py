@@ -15,8 +15,8 @@ Record = dict[str, Any]
 class Listener:
     """Hears everything, does nothing."""
 
-    def run_started(self, config: Config, path: Path, first: int) -> None:
-        """Round `first` comes next."""
+    def run_started(self, config: Config, path: Path | None, first: int) -> None:
+        """Round `first` comes next. `path`: the directory of the run; None: it has none."""
 
     def round_started(self, t: int) -> None: ...
 
@@ -39,7 +39,7 @@ class Several(Listener):
     def __init__(self, listeners: Iterable[Listener]) -> None:
         self.listeners = [*listeners]
 
-    def run_started(self, config: Config, path: Path, first: int) -> None:
+    def run_started(self, config: Config, path: Path | None, first: int) -> None:
         for one in self.listeners:
             one.run_started(config, path, first)
 

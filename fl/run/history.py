@@ -11,6 +11,7 @@ says so, and is marked as mixed for ever.
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import sparse_engine as se
@@ -20,6 +21,7 @@ from sparse_engine.doctor.environment import environment
 
 ISA = "instruction set"
 Facts = dict[str, str]
+Numerics = Callable[[], AbstractContextManager[None]]
 
 
 class Part(NamedTuple):
@@ -55,24 +57,22 @@ def mixed(history: History) -> list[dict[str, Any]]:
     return told if len(told) > 1 else []
 
 
-def same_numerics(
-    history: History, allow_mixed: bool, note: Callable[[str], None]
-) -> AbstractContextManager[None]:
-    """A context in which rounds are computed as the last of `history` were, or as the user allowed.
+def same_numerics(history: History, allow_mixed: bool, note: Callable[[str], None]) -> Numerics:
+    """Contexts in which rounds are computed as the last of `history` were, or as the user allowed.
 
     MixedError: they cannot be, and nobody allowed it.
     """
     if not history:
-        return nullcontext()
+        return nullcontext
     recorded, here = history[-1].numerics, se.numerics()
     if here == recorded:
-        return nullcontext()
+        return nullcontext
     if _reachable(recorded):
         note(
             f"goes on with the instruction set {recorded[ISA]}, as the run was started "
             f"(here {here[ISA]} would be used)"
         )
-        return se.use_isa(recorded[ISA])
+        return partial(se.use_isa, recorded[ISA])
     differences = ", ".join(_differences(recorded, here))
     if not allow_mixed:
         raise MixedError(
@@ -80,7 +80,7 @@ def same_numerics(
             "its numbers would be those of neither; --allow-mixed goes on all the same, and marks the run"
         )
     note(f"goes on with other numerics, and is marked as mixed: {differences}")
-    return nullcontext()
+    return nullcontext
 
 
 def to_json(history: History) -> list[dict[str, Any]]:

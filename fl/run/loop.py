@@ -6,18 +6,21 @@ resumed run writes what the other would have written. The files: fl/run/rundir.p
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
 
-from fl import algorithms, config
+from fl import algorithms
 from fl.algorithms.base import Env
 from fl.config import Config
-from fl.errors import CheckpointError, Diverged, Interrupted, RunDirError
-from fl.run import checkpoint, history, metrics, recorded, restore
+from fl.errors import CheckpointError, Diverged
+from fl.run import history, metrics, recorded, restore
+from fl.run.book import Book, Memory
 from fl.run.checkpoint import Head
 from fl.run.events import Listener
 from fl.run.executor import Local
@@ -25,8 +28,7 @@ from fl.run.growing import NOTHING, Mark
 from fl.run.history import History
 from fl.run.meters import Meter, usual
 from fl.run.meters.base import Readings
-from fl.run.names import CHECKPOINT, CLIENTS, GROWING, HISTORY, METRICS, SUMMARY
-from fl.run.rundir import RunDir
+from fl.run.names import GROWING
 from fl.train.worker import Setting, learning_rate
 from fl.world.devices import DeviceModel
 from fl.world.topology import Topology
@@ -68,53 +70,53 @@ BEGIN = After(-1, dict.fromkeys(GROWING, NOTHING), (), None)
 
 
 class Run:
-    """One run in its directory. `rounds_left` trains; the summary is of all rounds."""
+    """One run, as far as it got. `lines` goes on with it; the summary is of all rounds."""
 
     after: After  # replaced as a whole: an interrupt finds the old or the new one
 
-    def __init__(self, cfg: Config, setting: Setting, topology: Topology, run: RunDir, options: Options):
-        self.cfg, self.setting, self.topology = cfg, setting, topology
-        self.run, self.options, self.after = run, options, BEGIN
+    def __init__(self, cfg: Config, setting: Setting, topology: Topology, options: Options) -> None:
+        self.cfg, self.setting, self.topology, self.options = cfg, setting, topology, options
+        self.after, self.book = BEGIN, Memory()  # type: After, Book
         self.algorithm = algorithms.registered()[cfg.algorithm]
         self._saved_bytes, self._saved_s, self._saved_at = 0, 0.0, 0.0
 
-    def restored(self, head: Head) -> After:
+    def restored(self, folder: Path, head: Head) -> After:
         """Where the run stood after the round of a checkpoint. StoreError: that does not fit the run."""
-        layout, folder = self.setting.initial.layout, self.run / CHECKPOINT
+        layout = self.setting.initial.layout
         state = restore.state_of(folder, head, self.algorithm, self.cfg, layout)
         return After(head.round, head.marks, head.history, state)
 
-    def finish(self, after: After) -> Summary:
-        """All rounds that are left, and the summary."""
-        self.after = after
-        listener, threads = self.options.listener, torch.get_num_threads()
-        torch.set_num_threads(1)  # torch's results may depend on it
-        try:
-            if after.round + 1 < self.cfg.num_rounds:
-                with history.same_numerics(after.history, self.options.allow_mixed, listener.note):
-                    self._all_rounds()
-        finally:
-            torch.set_num_threads(threads)
-        rounds = recorded.rounds_of(self.run.path)
-        last = self.after.history[-1]
-        summary = recorded.summarised(self.cfg, rounds, last.workers, last.environment)
-        summary |= {"mixed": history.mixed(self.after.history)} | recorded.twins(self.run.path)
-        self.run.write_json(SUMMARY, summary)
-        return summary
-
-    def _all_rounds(self) -> None:
-        cfg, listener = self.cfg, self.options.listener
-        workers = min(self.options.num_workers, cfg.num_clients)
-        part = history.now(self.after.round + 1, workers)
-        self.after = self.after._replace(history=history.continued(self.after.history, part))
-        self.run.write_json(HISTORY, history.to_json(self.after.history))
-        listener.run_started(cfg, self.run.path, self.after.round + 1)
+    def lines(self, book: Book) -> Iterator[metrics.Record]:
+        """All rounds that are left, a line each, written to `book`. Between two rounds, and when the iterator
+        is closed, everything is as it was before, and `lines` may be asked for the rest."""
+        self.book, listener = book, self.options.listener
+        if self.after.round + 1 == self.cfg.num_rounds:
+            return
+        numerics = history.same_numerics(self.after.history, self.options.allow_mixed, listener.note)
+        with _computing(numerics):
+            self._told_where()
         try:
             with Local(self.setting, self.options.num_workers, listener) as executor:
-                executor.warm_up(cfg.num_clients)
-                self._rounds(self._env(executor), executor)
+                yield from self._rounds(self._env(executor), executor, numerics)
         finally:
             listener.run_stopped()
+
+    def finish(self) -> Summary:
+        """The summary of all rounds, written to the book."""
+        return self.book.finish(self.summary(self.book.rounds()))
+
+    def summary(self, rounds: list[metrics.Record]) -> Summary:
+        """Of these rounds."""
+        last = self.after.history[-1]
+        summary = recorded.summarised(self.cfg, rounds, last.workers, last.environment)
+        return summary | {"mixed": history.mixed(self.after.history)} | dict.fromkeys(recorded.TWINS)
+
+    def _told_where(self) -> None:
+        workers = min(self.options.num_workers, self.cfg.num_clients)
+        part = history.now(self.after.round + 1, workers)
+        self.after = self.after._replace(history=history.continued(self.after.history, part))
+        self.book.parts(self.after.history)
+        self.options.listener.run_started(self.cfg, self.book.path, self.after.round + 1)
 
     def _env(self, executor: Local) -> Env:
         cfg, initial = self.cfg, self.setting.initial
@@ -122,26 +124,32 @@ class Run:
         devices = DeviceModel(**dict(cfg.devices))
         return Env(cfg.settings, *sizes, initial, self.topology, executor, devices, cfg.messages)
 
-    def _rounds(self, env: Env, executor: Local) -> None:
+    def _rounds(self, env: Env, executor: Local, numerics: history.Numerics) -> Iterator[metrics.Record]:
         saved = self.after.round
         try:
-            if saved < 0:
-                self.after = self.after._replace(state=self.algorithm.init(env))
-                restore.check(self.after.state, self.algorithm, self.cfg.num_clients)
-                executor.reports()  # of what init did
+            with _computing(numerics):
+                executor.warm_up(self.cfg.num_clients)
+                if saved < 0:
+                    self._first(env, executor)
             for t in range(saved + 1, self.cfg.num_rounds):
-                self._round(t, env, executor)
+                with _computing(numerics):
+                    line = self._round(t, env, executor)
                 if self._due(t):
                     self._save()
                     saved = t
+                yield line
         except BaseException as stopped:
             if self.after.round > saved and not isinstance(stopped, CheckpointError):
                 self._save()
-            if isinstance(stopped, KeyboardInterrupt):
-                raise Interrupted from None
             raise
 
-    def _round(self, t: int, env: Env, executor: Local) -> None:
+    def _first(self, env: Env, executor: Local) -> None:
+        """The state before round 0."""
+        self.after = self.after._replace(state=self.algorithm.init(env))
+        restore.check(self.after.state, self.algorithm, self.cfg.num_clients)
+        executor.reports()  # of what init did
+
+    def _round(self, t: int, env: Env, executor: Local) -> metrics.Record:
         listener = self.options.listener
         listener.round_started(t)
         for meter in self.options.meters:
@@ -160,11 +168,10 @@ class Run:
         )
         for line in (record, *clients):
             _check_finite(line)
-        self.run.append(METRICS, [record])
-        if clients:
-            self.run.append(CLIENTS, clients)
-        self.after = After(t, self.run.marks(), self.after.history, result.state)
+        self.book.append(record, clients)
+        self.after = After(t, self.book.marks(), self.after.history, result.state)
         listener.round_finished(record)
+        return record
 
     def _due(self, t: int) -> bool:
         """Whether to save the state after round t."""
@@ -177,11 +184,21 @@ class Run:
 
     def _save(self) -> None:
         began = perf_counter()
-        self._saved_bytes = checkpoint.save_checkpoint(
-            self.run / CHECKPOINT, self.after.round, config.dumps(self.cfg), *self.after[1:]
-        )
+        self._saved_bytes = self.book.save(self.cfg, *self.after)
         self._saved_at = perf_counter()
         self._saved_s = self._saved_at - began
+
+
+@contextmanager
+def _computing(numerics: history.Numerics) -> Iterator[None]:
+    """As rounds are computed: torch on one thread, since its results may depend on the number."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with numerics():
+            yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _check_finite(line: metrics.Record) -> None:
@@ -193,15 +210,3 @@ def _check_finite(line: metrics.Record) -> None:
                 f"expected a finite {key}{of} in round {line['round']}, got {value}: lower training.lr, "
                 "clip with max_norm, or look at [devices] where it is a modelled one"
             )
-
-
-def check_lines(run: RunDir, cfg: Config, after: After) -> None:
-    """Before training goes on: lines for all rounds that are done, from which a summary can be made."""
-    rounds = recorded.rounds_of(run.path)
-    if len(rounds) != after.round + 1:
-        raise RunDirError(
-            f"expected {after.round + 1} lines in {run / METRICS}, as the checkpoint has rounds, "
-            f"got {len(rounds)}"
-        )
-    if rounds:
-        recorded.summarised(cfg, rounds)

@@ -37,8 +37,9 @@ from fl.algorithms.base import Algorithm
 from fl.config import Config
 from fl.data import Dataset
 from fl.errors import ConfigError, RunDirError
-from fl.run import checkpoint, recorded, restore, runs
+from fl.run import checkpoint, recorded, restore, setup
 from fl.run.names import CHECKPOINT
+from fl.run.own import NOTHING, Own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +75,9 @@ class Trained:
         return se.load(copy.deepcopy(self.template), model).eval()
 
 
-def read(path: Path | str) -> Trained:
-    """The models in a run directory. The data set is read too: the network is sized for it."""
+def read(path: Path | str, own: Own = NOTHING) -> Trained:
+    """The models in a run directory. The data set is read too: the network is sized for it. `own`: network
+    and data of a run that was started from Python with its own."""
     path = Path(path)
     cfg, _ = recorded.config_of(path)
     folder = path / CHECKPOINT
@@ -83,10 +85,10 @@ def read(path: Path | str) -> Trained:
         raise RunDirError(
             f"expected a checkpoint in {folder}, got none: no round was finished, or they were removed"
         )
-    algorithm, setting = algorithms.registered()[cfg.algorithm], runs.prepare(cfg)
+    algorithm, setting = algorithms.registered()[cfg.algorithm], setup.prepare(cfg, own)
 
     def restored(head: checkpoint.Head) -> tuple[int, Any]:
-        runs.same_config(head, cfg)
+        restore.same_config(head, cfg)
         return head.round, restore.state_of(folder, head, algorithm, cfg, setting.initial.layout)
 
     (t, state), problems = checkpoint.newest(folder, restored)

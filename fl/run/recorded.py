@@ -87,7 +87,7 @@ def read(path: Path | str, clients: bool = True) -> Recorded:
         cfg, text = config_of(path)
         rounds = rounds_of(path)
         told = clients and files.exists(path, CLIENTS)
-        quartiles, last = _clients(files.each_line(path, CLIENTS)) if told else ({}, [])
+        quartiles, last = by_round(files.each_line(path, CLIENTS)) if told else ({}, [])
         partition, parts = _partition(path), _history(path)
         _check_number(path, cfg, len(rounds))
         summary = _summary(path, cfg, rounds, parts) if rounds else None
@@ -259,7 +259,7 @@ def _is_counts(row: Any, length: int) -> bool:
     return isinstance(row, list) and len(row) == length and all(type(n) is int and n >= 0 for n in row)
 
 
-def _clients(lines: Iterable[Record]) -> tuple[dict[int, list[float]], list[Client]]:
+def by_round(lines: Iterable[Record]) -> tuple[dict[int, list[float]], list[Client]]:
     """One round at a time: with many clients the file is long."""
     quartiles: dict[int, list[float]] = {}
     last: list[Client] = []

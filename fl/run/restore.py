@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import sparse_engine as se
+from fl import config
 from fl.algorithms.base import Algorithm
 from fl.algorithms.messages import Sent
 from fl.clients import plain as store
 from fl.config import Config
-from fl.errors import CheckpointError
-from fl.run import checkpoint
+from fl.errors import CheckpointError, RunDirError
+from fl.run import checkpoint, recorded
 from fl.run.checkpoint import Head
+from fl.run.names import CONFIG
 
 
 def state_of(folder: Path, head: Head, algorithm: Algorithm, cfg: Config, layout: se.Layout) -> Any:
@@ -32,3 +34,10 @@ def check(state: Any, algorithm: Algorithm, num_clients: int) -> None:
     """StoreError unless what is saved can be read back: types as the algorithm says, one item per client."""
     hint = get_type_hints(algorithm.init).get("return", Any)
     store.check(state, hint, num_clients)
+
+
+def same_config(head: Head, cfg: Config) -> None:
+    """RunDirError: a checkpoint is of a run with another configuration."""
+    if recorded.parsed(head.config) != cfg:
+        changes = sorted(set(config.dumps(cfg).splitlines()) - set(head.config.splitlines()))
+        raise RunDirError(f"expected {CONFIG} as the run was started with, got it with {changes}")

@@ -2,40 +2,27 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import sparse_engine as se
 from fl import config
-from fl.config import Config
-from fl.data import Dataset, Partition, load, partition
+from fl.config import Config, Loaded
 from fl.errors import Interrupted, RunDirError
-from fl.run import checkpoint, files, recorded
+from fl.run import checkpoint, files, recorded, restore
 from fl.run.checkpoint import Head
 from fl.run.events import Listener
-from fl.run.loop import BEGIN, After, Options, Run, Summary, check_lines
-from fl.run.names import BASELINE, CHECKPOINT, CONFIG, EXACT, METRICS, PARTITION, SUMMARY
+from fl.run.loop import After, Options, Run, Summary
+from fl.run.names import BASELINE, CHECKPOINT, CONFIG, EXACT, METRICS, SUMMARY
 from fl.run.rundir import RunDir
-from fl.train import network
-from fl.train.cost import Cost
-from fl.train.worker import Setting
-from fl.world import topology
+from fl.run.simulation import Simulation
 
-__all__ = ["TWINS", "Interrupted", "Options", "Summary", "baseline", "prepare", "resume", "start"]
+__all__ = ["TWINS", "Interrupted", "Options", "Summary", "baseline", "resume", "start"]
 
 _DEFAULT = Options()
 
 
 def start(cfg: Config, path: Path | str, options: Options = _DEFAULT, notes: Sequence[str] = ()) -> Summary:
     """A new run in `path`. `notes` on its configuration are told, and stand at the head of its file."""
-    for note in notes:
-        options.listener.note(note)
-    cfg = config.settled(cfg)
-    for remark in config.remarks(cfg):
-        options.listener.note(remark)
-    setting, links = prepare(cfg), _topology(cfg)  # data may be missing: then nothing is written
-    with RunDir.create(path, options.overwrite) as run:
-        run.write_text(CONFIG, config.dumps(cfg, notes))  # first: from now on the directory holds a run
-        return _begun(Run(cfg, setting, links, run, options))
+    return _finished(Simulation(Loaded(cfg, tuple(notes)), out=path, options=options))
 
 
 def resume(path: Path | str, options: Options = _DEFAULT) -> Summary:
@@ -49,25 +36,38 @@ def resume(path: Path | str, options: Options = _DEFAULT) -> Summary:
         done = _ended(run, cfg, options.listener)
         if done is not None:
             return done
-        made = Run(cfg, prepare(cfg), _topology(cfg), run, options)
+        made = Simulation(cfg, out=run, options=options)
 
         def restored(head: Head) -> After:
-            same_config(head, cfg)
-            return made.restored(head)
+            restore.same_config(head, cfg)
+            return made.loop.restored(folder, head)
 
-        after, problems = checkpoint.newest(folder, restored)
+        made.loop.after, problems = checkpoint.newest(folder, restored)
         _tell(options.listener, problems)
-        run.cut(after.marks)
-        check_lines(run, cfg, after)
-        checkpoint.prune(folder, after.round)
-        return made.finish(after)
+        run.cut(made.loop.after.marks)
+        _check_lines(run, made.loop)
+        checkpoint.prune(folder, made.loop.after.round)
+        return _finished(made)
 
 
-def _begun(made: Run) -> Summary:
-    """All of a run, of which nothing is done yet."""
-    made.run.write_json(PARTITION, _shares(made.setting))
-    made.run.begin()
-    return made.finish(BEGIN)
+def _finished(simulation: Simulation) -> Summary:
+    """Of all rounds. Interrupted: somebody stopped it; what it did until then is saved."""
+    try:
+        return simulation.run().summary
+    except KeyboardInterrupt:
+        raise Interrupted from None
+
+
+def _check_lines(run: RunDir, made: Run) -> None:
+    """Before training goes on: lines for all rounds that are done, from which a summary can be made."""
+    rounds = recorded.rounds_of(run.path)
+    if len(rounds) != made.after.round + 1:
+        raise RunDirError(
+            f"expected {made.after.round + 1} lines in {run / METRICS}, as the checkpoint has rounds, "
+            f"got {len(rounds)}"
+        )
+    if rounds:
+        recorded.summarised(made.cfg, rounds)
 
 
 def _without_checkpoint(run: RunDir, cfg: Config, options: Options) -> Summary:
@@ -81,7 +81,7 @@ def _without_checkpoint(run: RunDir, cfg: Config, options: Options) -> Summary:
             f"rounds: put the folder back; or start again, which removes them, with "
             f"sparsefl run {run / CONFIG} --out {run.path} --overwrite"
         )
-    return _begun(Run(cfg, prepare(cfg), _topology(cfg), run, options))
+    return _finished(Simulation(cfg, out=run, options=options))
 
 
 def _ended(run: RunDir, cfg: Config, listener: Listener) -> Summary | None:
@@ -90,7 +90,7 @@ def _ended(run: RunDir, cfg: Config, listener: Listener) -> Summary | None:
         return None
 
     def last(head: Head) -> Head:
-        same_config(head, cfg)
+        restore.same_config(head, cfg)
         return head
 
     head, problems = checkpoint.newest(run / CHECKPOINT, last)
@@ -111,13 +111,6 @@ def _summary(run: RunDir) -> Summary:
         summary |= beside
         run.write_json(SUMMARY, summary)
     return summary
-
-
-def same_config(head: Head, cfg: Config) -> None:
-    """RunDirError: a checkpoint is of a run with another configuration."""
-    if recorded.parsed(head.config) != cfg:
-        changes = sorted(set(config.dumps(cfg).splitlines()) - set(head.config.splitlines()))
-        raise RunDirError(f"expected {CONFIG} as the run was started with, got it with {changes}")
 
 
 def _tell(listener: Listener, problems: list[str]) -> None:
@@ -153,49 +146,3 @@ def baseline(path: Path | str, options: Options = _DEFAULT, against: str = "dens
         start(other, below, options)
     with RunDir.open(path) as run:
         return _summary(run)
-
-
-def prepare(cfg: Config) -> Setting:
-    """Data, partition, network and first weights of a run."""
-    try:
-        natural = cfg.data.partition == "groups"
-        data = load(cfg.data.name, cfg.data.root, size=cfg.data.size, natural=natural)
-        parts = _divided(data, cfg)
-    except ValueError as wrong:
-        raise config.ConfigError(f"data: {wrong}") from wrong
-    net = network.build(cfg.model, data, cfg.seed)
-    network.check_batches(net, data, parts.train.sizes, cfg.training.batch_size)
-    exempt = tuple(cfg.model.exempt)
-    initial = se.compress(net, exempt=exempt)
-    cost = Cost.of(net, initial.layout, data.shape)
-    return Setting(cfg.training, exempt, cfg.seed, data, parts, net, initial, cost, cfg.data.augment)
-
-
-def _divided(data: Dataset, cfg: Config) -> Partition:
-    given = cfg.data
-    return partition(
-        data,
-        cfg.num_clients,
-        given.partition,
-        alpha=given.alpha,
-        classes_per_client=given.classes_per_client,
-        train_per_client=given.train_per_client,
-        test_per_client=given.test_per_client,
-        disjoint=given.disjoint,
-        copies=given.copies,
-        seed=cfg.seed,
-    )
-
-
-def _topology(cfg: Config) -> topology.Topology:
-    given = cfg.topology.model_dump()
-    try:
-        return topology.make(given.pop("kind"), cfg.num_clients, seed=cfg.seed, **given)
-    except ValueError as wrong:
-        raise config.ConfigError(f"topology: {wrong}") from wrong
-
-
-def _shares(setting: Setting) -> dict[str, Any]:
-    parts = setting.partition
-    counts = {"train": parts.train_counts.tolist(), "test": parts.test_counts.tolist()}
-    return {"classes": list(setting.data.classes)} | counts

@@ -14,7 +14,7 @@ from fl.compare import table as compare_table
 from fl.errors import ConfigError, RunDirError
 from fl.report import figures as report_figures
 from fl.report import summary as report_summary
-from fl.run import metrics, recorded, runs
+from fl.run import metrics, recorded, runs, setup
 from fl.run.executor import Local
 from fl.run.rundir import METRICS, read_jsonl
 from fl.run.runs import Options
@@ -66,7 +66,7 @@ def test_who_was_not_sampled_counts_with_the_model_it_would_use(algorithm, cfg, 
 def test_the_kept_numbers_are_those_of_the_kept_models(name, tiny):
     """On real data: here the models are kept, and tested again after every round."""
     algorithm = {"fedavg": fedavg, "feddst": feddst}[name]
-    setting = runs.prepare(tiny())
+    setting = setup.prepare(tiny())
     worker, last = Worker(setting), {}
     with Local(setting, 1) as executor:
         world = Env(

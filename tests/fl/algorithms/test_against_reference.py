@@ -18,7 +18,7 @@ import torch
 
 import sparse_engine as se
 from fl import algorithms, config, rng
-from fl.run import runs
+from fl.run import runs, setup
 from fl.run.rundir import CLIENTS, METRICS, read_jsonl
 from fl.train import worker
 from fl.world import topology
@@ -178,7 +178,7 @@ class Drawn:
     """The draws of a run, from the streams by their names; w0 and the first masks as the run has them."""
 
     def __init__(self, seen: Seen) -> None:
-        self.cfg, self.setting = seen.cfg, runs.prepare(seen.cfg)
+        self.cfg, self.setting = seen.cfg, setup.prepare(seen.cfg)
         self.net = self.setting.network.double()
         self.initial = {name: w.detach() for name, w in self.net.named_parameters()}
         self.masks = [se.masks(seen.start[0, k]) for k in range(self.cfg.num_clients)]

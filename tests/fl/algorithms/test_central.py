@@ -12,7 +12,7 @@ from fl import config
 from fl.algorithms import ditto, fedavg, feddst
 from fl.cli.app import app
 from fl.config import Messages
-from fl.run import runs
+from fl.run import runs, setup
 from fl.run.events import Listener
 from fl.run.rundir import CLIENTS, METRICS, read_jsonl
 from fl.run.runs import Interrupted, Options
@@ -70,7 +70,7 @@ def test_killed_and_resumed(run, tmp_path, same_results):
 def test_figures_add_up(run):
     cfg, path = run
     rounds, clients = read_jsonl(path / METRICS), read_jsonl(path / CLIENTS)
-    numel = sum(p.numel() for p in runs.prepare(cfg).network.parameters())
+    numel = sum(p.numel() for p in setup.prepare(cfg).network.parameters())
     latest: dict[int, float] = {}  # of the last model that each client trained
     for line in rounds:
         mine = [client for client in clients if client["round"] == line["round"]]

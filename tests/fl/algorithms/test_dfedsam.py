@@ -11,7 +11,7 @@ from fl.algorithms.base import Env
 from fl.algorithms.dfedsam import Client, Config, State
 from fl.algorithms.messages import Sent
 from fl.config import Messages
-from fl.run import runs
+from fl.run import setup
 from fl.train.worker import Worker
 from fl.world import topology
 from fl.world.devices import DeviceModel
@@ -87,7 +87,7 @@ def test_rounded_messages_reach_neighbours_only():
 
 @pytest.fixture(scope="module")
 def setting(tiny):
-    return runs.prepare(tiny("num_clients=4"))
+    return setup.prepare(tiny("num_clients=4"))
 
 
 def world_of(setting, cfg, kind):

@@ -9,7 +9,7 @@ from fl.algorithms import da_dpfl, dispfl
 from fl.algorithms.dispfl import Client, Config, State
 from fl.algorithms.messages import Sent
 from fl.clients import plain as store
-from fl.run import checkpoint, runs
+from fl.run import checkpoint, runs, setup
 from fl.run.rundir import CLIENTS, METRICS, read_jsonl
 from fl.run.runs import Options
 
@@ -86,7 +86,7 @@ def test_da_dpfl_without_waiting_and_pruning_is_dispfl_bit_by_bit(tiny, tmp_path
     changes = ["da_dpfl.max_wait=0", "da_dpfl.min_first_prune=3", "training.max_norm=0.5"]
     changes += [f"da_dpfl.grow={grow}", *same]
     runs.start(tiny(*changes), theirs, Options(workers=1))
-    layout = runs.prepare(tiny()).initial.layout
+    layout = setup.prepare(tiny()).initial.layout
     a, b = restored(ours, dispfl, layout), restored(theirs, da_dpfl, layout)
     for x, y in zip(a.clients, b.clients, strict=True):
         for name, tensor in x.model.tensors().items():

@@ -11,7 +11,7 @@ from fl import config
 from fl.algorithms import ditto, fedavg
 from fl.algorithms.base import Env
 from fl.algorithms.ditto import Config
-from fl.run import runs
+from fl.run import runs, setup
 from fl.run.events import Listener
 from fl.run.executor import Local
 from fl.train.worker import Worker
@@ -84,7 +84,7 @@ def test_many_clients_in_float64():
 
 @pytest.fixture(scope="module")
 def setting(tiny):
-    return runs.prepare(tiny("training.epochs=5"))
+    return setup.prepare(tiny("training.epochs=5"))
 
 
 def real(setting, executor, cfg):

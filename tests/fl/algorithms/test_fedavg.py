@@ -13,7 +13,7 @@ from fl.algorithms import fedavg
 from fl.algorithms.base import Env
 from fl.algorithms.fedavg import Config
 from fl.config import ConfigError, Messages
-from fl.run import runs
+from fl.run import runs, setup
 from fl.run.executor import Local
 from fl.run.rundir import METRICS, read_jsonl
 from fl.train.worker import Worker
@@ -84,7 +84,7 @@ def test_many_clients_in_float64():
 
 def test_one_client_is_sgd(tiny):
     """On real data, bit by bit: rounds of FedAvg with one client are one long training."""
-    setting = runs.prepare(tiny("training.epochs=2"))
+    setting = setup.prepare(tiny("training.epochs=2"))
     model, worker = setting.initial, Worker(setting)
     with Local(setting, 1) as executor:
         world = Env(Config(clients_per_round=1), 1, 3, 0, setting.initial, None, executor, DeviceModel())

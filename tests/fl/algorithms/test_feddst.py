@@ -12,7 +12,7 @@ import sparse_engine as se
 from fl.algorithms import fedavg, feddst
 from fl.algorithms.base import Env
 from fl.algorithms.feddst import Config
-from fl.run import runs
+from fl.run import setup
 from fl.run.executor import Local
 from fl.world.devices import DeviceModel
 
@@ -124,7 +124,7 @@ def test_many_clients_in_float64():
 @pytest.mark.parametrize("interval", [1, 2, 5])
 def test_the_global_density_is_kept_layer_by_layer(tiny, interval):
     """On real data, with real gradients; the mask moves when it should, and clients' masks are as large."""
-    setting = runs.prepare(tiny())
+    setting = setup.prepare(tiny())
     with Local(setting, 2) as executor:
         cfg = Config(clients_per_round=3, interval=interval)
         world = Env(cfg, 4, 4, 0, setting.initial, None, executor, DeviceModel())

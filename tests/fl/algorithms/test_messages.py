@@ -11,6 +11,7 @@ from fl.algorithms.messages import Sent, send
 from fl.config import ConfigError, Messages
 from fl.report.summary import summary_rows
 from fl.run import runs as federation
+from fl.run import setup
 from fl.run.rundir import METRICS, read_jsonl
 from fl.run.runs import Options
 from fl.train.worker import Diverged, Worker
@@ -101,7 +102,7 @@ def test_first_messages_by_hand(tiny, tmp_path):
     """Nobody waits and nobody trains: all messages of round 0 are those of w0 under the first masks."""
     cfg = tiny("num_rounds=1", "training.epochs=0", "da_dpfl.max_wait=0", "topology.kind=full")
     federation.start(cfg, tmp_path / "run", Options(workers=1))
-    setting = federation.prepare(cfg)
+    setting = setup.prepare(cfg)
     layout = setting.initial.layout
     shapes = dict(zip(layout.names, layout.shapes, strict=True))
     worker = Worker(setting)

@@ -9,7 +9,7 @@ from fl import config
 from fl.config import ConfigError
 from fl.data import load, partition
 from fl.data.oversample import with_copies
-from fl.run import runs
+from fl.run import setup
 
 
 def test_by_hand():
@@ -60,10 +60,10 @@ def test_a_run_with_copies(lesions, tmp_path):
     changes = [f"data.root={tmp_path}", "data.name=ham10000", "model.name=mlp", "model.width=none"]
     cfg = config.load("demo", [*changes, "num_clients=4", "data.copies=[1, 9]", "data.partition=iid"])
     assert config.loads(config.dumps(cfg)) == cfg
-    parts = runs.prepare(cfg).partition
+    parts = setup.prepare(cfg).partition
     assert len(parts.train.of(0)) == np.bincount(lesions.train.labels) @ [1, 9] // 4
     with pytest.raises(ConfigError, match="data: expected copies from 1 on for each of 2 classes"):
-        runs.prepare(config.changed(cfg, ["data.copies=[1, 2, 3]"]))
+        setup.prepare(config.changed(cfg, ["data.copies=[1, 2, 3]"]))
     with pytest.raises(ConfigError, match="data.copies"):
         config.changed(cfg, ["data.copies=[0, 1]"])
 

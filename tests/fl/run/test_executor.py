@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from fl.run import runs
+from fl.run import setup
 from fl.run.events import Listener
 from fl.run.executor import Local
 from fl.train.worker import Stopped
@@ -16,7 +16,7 @@ from sparsefl.kernels import native
 
 @pytest.fixture(scope="module")
 def setting(tiny):
-    return runs.prepare(tiny())
+    return setup.prepare(tiny())
 
 
 def test_every_task_once_in_order(setting):

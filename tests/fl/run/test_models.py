@@ -11,7 +11,7 @@ import sparse_engine as se
 from fl import algorithms
 from fl.data.batches import evaluation_batches
 from fl.errors import CheckpointError, ConfigError, RunDirError
-from fl.run import models, runs
+from fl.run import models, runs, setup
 from fl.run.names import CHECKPOINT, CLIENTS, METRICS
 from fl.run.rundir import read_jsonl
 from fl.run.runs import Options
@@ -27,7 +27,7 @@ def run(tiny, path, *changes):
 
 def accuracy(cfg, network, k):
     """Of an ordinary torch network on client k's test samples, by hand."""
-    setting = runs.prepare(cfg)
+    setting = setup.prepare(cfg)
     hits = total = 0
     with torch.no_grad():
         for x, y in evaluation_batches(setting.data, setting.partition.test.of(k), 7):

@@ -14,7 +14,7 @@ from fl import config
 from fl.algorithms.messages import Sent
 from fl.clients import plain as store
 from fl.config import ConfigError
-from fl.run import checkpoint, keys, rundir, runs
+from fl.run import checkpoint, keys, rundir, runs, setup
 from fl.run.checkpoint import CheckpointError
 from fl.run.events import Listener
 from fl.run.rundir import CLIENTS, METRICS, RunDirError, read_jsonl
@@ -393,7 +393,7 @@ def test_restored_weights_are_the_weights(whole):
     from fl.algorithms import da_dpfl
 
     types = {"State": da_dpfl.State, "Client": da_dpfl.Client, "Sent": Sent}
-    layout = runs.prepare(cfg).initial.layout
+    layout = setup.prepare(cfg).initial.layout
     tensors = checkpoint.tensors_of(path / "checkpoint", head, store.wanted(head.state, layout))
     state = store.put_together(head.state, tensors, types, layout)
     assert len(state.clients) == 4 and state.t_star == 1

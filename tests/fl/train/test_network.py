@@ -8,7 +8,7 @@ from fl import config
 from fl.config import ConfigError
 from fl.data import from_arrays, load, memory
 from fl.data.sets import resized
-from fl.run import runs
+from fl.run import setup
 from fl.train import network
 
 
@@ -76,7 +76,7 @@ def test_the_weights_are_those_of_the_seed_and_torchs_random_state_stays():
 
 
 def prepared(*changes):
-    return runs.prepare(config.load("demo", ["model.name=resnet18", *changes]))
+    return setup.prepare(config.load("demo", ["model.name=resnet18", *changes]))
 
 
 def test_a_last_batch_of_one_sample_is_refused_where_batchnorm_would_see_one_value():

@@ -12,14 +12,14 @@ import torch.nn.functional as F
 import sparse_engine as se
 from fl import rng
 from fl.data import batches, evaluation_batches
-from fl.run import runs
+from fl.run import setup
 from fl.train.worker import Diverged, Pull, Report, Stopped, Worker, learning_rate
 
 
 @pytest.fixture(scope="module")
 def make(tiny):
     """A function: a worker for the tiny configuration with changes."""
-    return lambda *changes, **options: Worker(runs.prepare(tiny(*changes)), **options)
+    return lambda *changes, **options: Worker(setup.prepare(tiny(*changes)), **options)
 
 
 def masked(worker, density=0.4):

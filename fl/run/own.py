@@ -1,0 +1,127 @@
+"""What somebody hands over from Python in place of a name in the configuration: a network, data."""
+
+import copy
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import nn
+
+from fl import rng
+from fl.config import Config, ConfigError
+from fl.data import Dataset
+
+_NAMED = "<{}>"  # such a name is no file, no module and no data set: nobody takes it for one
+
+
+@dataclass(frozen=True)
+class Own:
+    """None: as the configuration says."""
+
+    network: nn.Module | Callable[..., nn.Module] | None = None
+    data: Any = None
+
+    def named(self, cfg: Config) -> Config:
+        """`cfg` with names of what is given, and without the options of the network that it named."""
+        changes: dict[str, Any] = {}
+        if self.network is not None:
+            name = _NAMED.format(_name(self.network))
+            changes["model"] = type(cfg.model)(name=name, exempt=cfg.model.exempt)
+        if self.data is not None:
+            own = getattr(self.data, "name", None)
+            shown = own if isinstance(own, str) else type(self.data).__name__
+            changes["data"] = cfg.data.model_copy(update={"name": _NAMED.format(shown), "root": None})
+        return cfg.model_copy(update=changes)
+
+
+NOTHING = Own()
+
+
+def check_named(cfg: Config, own: Own) -> None:
+    """ConfigError where a run was started with something from Python that is not given now."""
+    told = {"network": (cfg.model.name, own.network), "data": (cfg.data.name, own.data)}
+    for what, (name, given) in told.items():
+        if name.startswith("<") and given is None:
+            raise ConfigError(
+                f"expected {what} {name[1:-1]}, with which the run was started from Python, got none: "
+                f"hand it over with {what}=..."
+            )
+
+
+def network(given: nn.Module | Callable[..., nn.Module], data: Dataset, seed: int) -> nn.Module:
+    """The network that was handed over, with one output per class of the data.
+
+    A class or function is called with those of `num_classes`, `in_channels`, `in_features`, `shape` and
+    `size` (pixels of a side; (height, width) where these differ) that it has arguments for. Its weights
+    depend on `seed` alone; those of a module that is ready are copied.
+    """
+    if isinstance(given, nn.Module):
+        net = copy.deepcopy(given)
+    elif callable(given):
+        net = _made(given, data, seed)
+    else:
+        raise ConfigError(
+            f"network: expected a torch module, or a class or function that makes one, got {_kind(given)}"
+        )
+    _check_output(net, _name(given), data)
+    return net
+
+
+def _made(given: Callable[..., nn.Module], data: Dataset, seed: int) -> nn.Module:
+    takes = inspect.signature(given).parameters
+    options = {name: value for name, value in _sizes(data).items() if name in takes}
+    needed = [
+        name
+        for name, one in takes.items()
+        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+    ]
+    if unknown := [name for name in needed if name not in options]:
+        raise ConfigError(
+            f"network: expected arguments out of {list(_sizes(data))}, or with a default, got {unknown} "
+            f"of {_name(given)}"
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(rng.stream(seed, "weights").integers(2**63)))
+        net = given(**options)
+    if not isinstance(net, nn.Module):
+        raise ConfigError(f"network: expected a torch module of {_name(given)}, got {_kind(net)}")
+    return net
+
+
+def _sizes(data: Dataset) -> dict[str, Any]:
+    found: dict[str, Any] = {"num_classes": data.num_classes, "shape": tuple(data.shape)}
+    found["in_features"] = prod(data.shape)
+    if len(data.shape) == 3:
+        channels, height, width = data.shape
+        found |= {"in_channels": channels, "size": height if height == width else (height, width)}
+    return found
+
+
+def _check_output(net: nn.Module, name: str, data: Dataset) -> None:
+    """One number per class, for a batch of two samples."""
+    try:
+        with torch.no_grad():
+            made = copy.deepcopy(net).eval()(torch.zeros((2, *data.shape)))
+    except Exception as wrong:  # anything: it is the user's code
+        raise ConfigError(
+            f"network: expected one that takes samples of shape {tuple(data.shape)} of {data.name}, "
+            f"got {name}: {wrong}"
+        ) from wrong
+    shape = tuple(getattr(made, "shape", ()))
+    if shape != (2, data.num_classes):
+        got = f"{shape} for 2 samples" if shape else _kind(made)
+        raise ConfigError(
+            f"network: expected {data.num_classes} outputs per sample, one per class of {data.name}, got "
+            f"{got} of {name}"
+        )
+
+
+def _name(given: Any) -> str:
+    return getattr(given, "__name__", None) or type(given).__name__
+
+
+def _kind(given: Any) -> str:
+    return f"{type(given).__name__} {str(given)[:60]}"

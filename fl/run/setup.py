@@ -1,0 +1,74 @@
+"""What a run is made of, from its configuration: data, partition, network, first weights, topology."""
+
+from typing import Any
+
+import sparse_engine as se
+from fl import config
+from fl.config import Config
+from fl.data import Dataset, Partition, as_dataset, load, partition
+from fl.data.sets import resized
+from fl.run import own
+from fl.run.own import NOTHING, Own
+from fl.train import network
+from fl.train.cost import Cost
+from fl.train.worker import Setting
+from fl.world import topology
+
+
+def prepare(cfg: Config, given: Own = NOTHING) -> Setting:
+    """Data, partition, network and first weights of a run; what is given takes the place of what is named."""
+    own.check_named(cfg, given)
+    try:
+        data = _data(cfg, given.data)
+        parts = _divided(data, cfg)
+    except ValueError as wrong:
+        raise config.ConfigError(f"data: {str(wrong).removeprefix('data: ')}") from wrong
+    if given.network is None:
+        net = network.build(cfg.model, data, cfg.seed)
+    else:
+        net = own.network(given.network, data, cfg.seed)
+    network.check_batches(net, data, parts.train.sizes, cfg.training.batch_size)
+    exempt = tuple(cfg.model.exempt)
+    initial = se.compress(net, exempt=exempt)
+    cost = Cost.of(net, initial.layout, data.shape)
+    return Setting(cfg.training, exempt, cfg.seed, data, parts, net, initial, cost, cfg.data.augment)
+
+
+def _data(cfg: Config, given: Any) -> Dataset:
+    natural = cfg.data.partition == "groups"
+    if given is None:
+        return load(cfg.data.name, cfg.data.root, size=cfg.data.size, natural=natural)
+    data = as_dataset(given, natural=natural)
+    return data if cfg.data.size is None else resized(data, cfg.data.size)
+
+
+def _divided(data: Dataset, cfg: Config) -> Partition:
+    given = cfg.data
+    return partition(
+        data,
+        cfg.num_clients,
+        given.partition,
+        alpha=given.alpha,
+        classes_per_client=given.classes_per_client,
+        train_per_client=given.train_per_client,
+        test_per_client=given.test_per_client,
+        disjoint=given.disjoint,
+        copies=given.copies,
+        seed=cfg.seed,
+    )
+
+
+def links(cfg: Config) -> topology.Topology:
+    """Who can talk to whom."""
+    given = cfg.topology.model_dump()
+    try:
+        return topology.make(given.pop("kind"), cfg.num_clients, seed=cfg.seed, **given)
+    except ValueError as wrong:
+        raise config.ConfigError(f"topology: {wrong}") from wrong
+
+
+def shares(setting: Setting) -> dict[str, Any]:
+    """partition.json: how many samples of each class every client has."""
+    parts = setting.partition
+    counts = {"train": parts.train_counts.tolist(), "test": parts.test_counts.tolist()}
+    return {"classes": list(setting.data.classes)} | counts

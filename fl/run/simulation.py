@@ -1,0 +1,232 @@
+"""Simulation: one run, round by round, from Python or under the command line. The loop: fl/run/loop.py."""
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from fl import config
+from fl.config import Config, ConfigError, Loaded
+from fl.config import text as config_text
+from fl.run import setup
+from fl.run.book import Book, Files, Memory
+from fl.run.events import Listener
+from fl.run.loop import Options, Run, Summary
+from fl.run.names import CONFIG
+from fl.run.own import Own
+from fl.run.result import Result
+from fl.run.rundir import RunDir
+
+Source = str | Path | Config | Loaded
+Changes = Mapping[str, Any] | Iterable[str]
+Network = nn.Module | Callable[..., nn.Module]
+Line = dict[str, Any]
+
+
+class Simulation:
+    """One run. Iterating over it trains, a round at a time, and gives each round's line (a dict; what its
+    keys mean: docs/reference). Leaving the loop, or Ctrl-C, stops cleanly: iterate again and it goes on.
+
+    source      name of a preset, path of a TOML file, or a Config
+    network     a torch module (copied), or a class or function that makes one: it is given those of
+                `num_classes`, `in_channels`, `size` (of an image), `in_features` and `shape` that it takes
+    data        what `fl.data.as_dataset` takes: (x, y) or (x, y, x_test, y_test) of arrays or tensors, a
+                Dataset of ours, a map-style one of torch, a split of Hugging Face, the path of an .npz file
+    algorithm   name of an algorithm
+    set         changes to the configuration: {"training.lr": 0.05}, or ["training.lr=0.05"]
+    out         directory of the run, which must not exist or be empty; None: nothing is written
+    workers     clients that are trained at a time; default: one per core. No result depends on it
+    progress    show a bar (or lines, where there is no terminal)
+    overwrite   a run in `out` may be removed
+
+    ConfigError: something does not fit; the message names it.
+
+    >>> simulation = Simulation("demo", set={"num_rounds": 2, "training.epochs": 1}, workers=1)
+    >>> for line in simulation:
+    ...     print(line["round"], sorted(line)[:2])
+    0 ['accuracy_before', 'accuracy_max']
+    1 ['accuracy_before', 'accuracy_max']
+    >>> simulation.result().summary["num_rounds"]
+    2
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        network: Network | None = None,
+        data: Any = None,
+        algorithm: str | None = None,
+        set: Changes | None = None,
+        out: Path | str | RunDir | None = None,
+        workers: int | None = None,
+        progress: bool = False,
+        overwrite: bool = False,
+        options: Options | None = None,
+    ) -> None:
+        options = options or _options(workers, progress, overwrite)
+        found = _loaded(source, _changes(set, algorithm))
+        own = Own(network=network, data=data)
+        cfg = config.settled(own.named(found.config))
+        for note in (*found.notes, *config.remarks(cfg)):
+            options.listener.note(note)
+        setting, links = setup.prepare(cfg, own), setup.links(cfg)  # data may be missing: nothing is written
+        self.config, self.loop = cfg, Run(cfg, setting, links, options)
+        self._out, self._own, self._notes = out, own, found.notes
+        self._memory, self._written = Memory(), isinstance(out, RunDir)
+        self._lines: Generator[Line, None, None] | None = None
+        self._summary: Summary = {}
+
+    def __iter__(self) -> Iterator[Line]:
+        self.close()
+        self._lines = self._rounds()
+        return self._lines
+
+    def __repr__(self) -> str:
+        cfg, done = self.config, self.loop.after.round + 1
+        return f"Simulation({cfg.name}: {cfg.algorithm}, {done} of {cfg.num_rounds} rounds)"
+
+    def run(self) -> Result:
+        """All rounds that are left, and what came out.
+
+        >>> Simulation("demo", set={"num_rounds": 1, "training.epochs": 1}).run()
+        Result(demo: da_dpfl, 1 of 1 rounds)
+        """
+        self.finish()
+        return self.result()
+
+    def finish(self) -> Summary:
+        """All rounds that are left, and the summary alone."""
+        for _ in self:
+            pass
+        return self._summary
+
+    def result(self) -> Result:
+        """What came out so far."""
+        if self.path is not None and self._written:
+            return Result.of_directory(self.path, self._own, self.loop)
+        return Result.of_memory(self._memory, self.loop)
+
+    def close(self) -> None:
+        """Stop, as after Ctrl-C; the next loop over this object goes on."""
+        if self._lines is not None:
+            self._lines.close()
+
+    @property
+    def path(self) -> Path | None:
+        """The directory of the run."""
+        if self._out is None:
+            return None
+        return self._out.path if isinstance(self._out, RunDir) else Path(self._out)
+
+    def _rounds(self) -> Generator[Line, None, None]:
+        with self._book() as book:
+            if self.loop.after.round < 0:
+                book.begin(setup.shares(self.loop.setting))
+            else:
+                book.cut(self.loop.after.marks)
+            yield from self.loop.lines(book)
+            self._summary = self.loop.finish()
+
+    @contextmanager
+    def _book(self) -> Iterator[Book]:
+        """The directory, locked while this is open; else lists."""
+        if self._out is None:
+            yield self._memory
+        elif isinstance(self._out, RunDir):
+            yield Files(self._out)
+        elif self._written:
+            with RunDir.open(self._out) as run:
+                yield Files(run)
+        else:
+            with RunDir.create(self._out, self.loop.options.overwrite) as run:
+                run.write_text(CONFIG, config.dumps(self.config, self._notes))  # from now on it holds a run
+                self._written = True
+                yield Files(run)
+
+
+def run(
+    source: Source,
+    *,
+    network: Network | None = None,
+    data: Any = None,
+    algorithm: str | None = None,
+    set: Changes | None = None,
+    out: Path | str | None = None,
+    workers: int | None = None,
+    progress: bool = False,
+    overwrite: bool = False,
+) -> Result:
+    """`fl.run`: a whole run, and what came out of it. The arguments are those of `fl.Simulation`.
+
+    >>> import fl, numpy as np, torch
+    >>> x, y = np.random.default_rng(0).integers(0, 256, (400, 8, 8), dtype=np.uint8), np.arange(400) % 4
+    >>> class Net(torch.nn.Sequential):
+    ...     def __init__(self, in_features, num_classes):
+    ...         super().__init__(torch.nn.Flatten(), torch.nn.Linear(in_features, num_classes))
+    >>> changes = {"num_rounds": 2, "num_clients": 4, "topology.degree": 2, "training.lr": 0.05}
+    >>> result = fl.run("demo", network=Net, data=(x, y), set=changes)
+    >>> len(result.metrics), len(result.clients), result.model(3)
+    (2, 8, Model(1 weights, 128 of 256 stored (density 0.5000), 1 other tensors, 0.001 MB))
+    """
+    return Simulation(
+        source,
+        network=network,
+        data=data,
+        algorithm=algorithm,
+        set=set,
+        out=out,
+        workers=workers,
+        progress=progress,
+        overwrite=overwrite,
+    ).run()
+
+
+def _loaded(source: Source, changes: list[str]) -> Loaded:
+    if isinstance(source, str | Path):
+        return config.read(source, changes)
+    if isinstance(source, Config):
+        source = Loaded(source)
+    if not isinstance(source, Loaded):
+        raise ConfigError(
+            f"expected the name of a preset, the path of a TOML file or a Config, got {type(source).__name__}"
+        )
+    return source._replace(config=config.changed(source.config, changes)) if changes else source
+
+
+def _changes(given: Changes | None, algorithm: str | None) -> list[str]:
+    named = [] if algorithm is None else [f"algorithm={algorithm}"]
+    if given is None:
+        return named
+    if isinstance(given, str):
+        given = [given]
+    if isinstance(given, Mapping):
+        given = [f"{key}={_value(key, value)}" for key, value in given.items()]
+    return [*named, *given]
+
+
+def _value(key: str, value: Any) -> str:
+    if value is None:
+        return config.NONE
+    if hasattr(value, "item") and not getattr(value, "shape", ()):  # a number of numpy or torch
+        value = value.item()
+    items = value if isinstance(value, list | tuple) else [value]
+    if not all(isinstance(item, str | int | float) for item in items):
+        raise ConfigError(f"{key}: expected a number, text or a list, got {type(value).__name__}")
+    return config_text.value(value)
+
+
+def _options(workers: int | None, progress: bool, overwrite: bool) -> Options:
+    if workers is not None and workers < 1:
+        raise ConfigError(f"workers: expected at least 1, got {workers}")
+    return Options(workers, _shown() if progress else Listener(), overwrite)
+
+
+def _shown() -> Listener:
+    from rich.console import Console
+
+    from fl.cli import display  # only for who wants to see it
+
+    return display.for_console(Console())

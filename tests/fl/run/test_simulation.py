@@ -1,0 +1,241 @@
+"""`import fl`: runs from Python, with networks and data of one's own, without files or with them."""
+
+import doctest
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fl
+from fl.config import ConfigError
+from fl.errors import Missing, RunDirError
+from fl.run import runs
+from fl.run.events import Listener
+from fl.run.keys import TIMING
+from fl.run.rundir import CLIENTS, METRICS, read_jsonl
+from fl.run.runs import Options
+
+SMALL = {"num_clients": 4, "num_rounds": 3, "topology.degree": 2, "training.epochs": 1, "data.size": None}
+
+
+class Net(nn.Module):
+    def __init__(self, num_classes, in_channels, size):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(in_channels, 4, 3, padding=1), nn.ReLU(), nn.Flatten(),
+            nn.Linear(4 * size * size, num_classes),
+        )  # fmt: skip
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+@pytest.fixture(scope="module")
+def arrays():
+    rng = np.random.default_rng(0)
+    y = np.arange(200) % 3
+    return (rng.integers(0, 40, (200, 6, 6)) + 70 * y[:, None, None]).astype(np.uint8), y
+
+
+def untimed(lines):
+    return [{key: value for key, value in line.items() if key not in TIMING} for line in lines]
+
+
+@pytest.mark.parametrize("name", ["frame", "result", "simulation"])
+def test_examples(name):
+    __import__(f"fl.run.{name}")
+    found = doctest.testmod(sys.modules[f"fl.run.{name}"])
+    assert found.attempted and not found.failed
+
+
+def test_importing_fl_does_not_wait_for_torch():
+    code = "import sys, fl; assert 'torch' not in sys.modules; assert callable(fl.run)"
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ)
+
+
+def test_without_a_directory_nothing_is_written_and_the_lines_are_the_same(tiny, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = fl.Simulation(tiny(), workers=2).run()
+    assert not [*tmp_path.iterdir()]
+    summary = runs.start(tiny(), tmp_path / "run", Options(1))
+    assert untimed(result.metrics) == untimed(read_jsonl(tmp_path / "run" / METRICS))
+    assert untimed(result.clients) == untimed(read_jsonl(tmp_path / "run" / CLIENTS))
+    same = {key for key in summary if key not in (*TIMING, "workers")}
+    assert {key: result.summary[key] for key in same} == {key: summary[key] for key in same}
+    loaded = fl.load(tmp_path / "run")
+    for k in range(4):
+        ours, theirs = result.model(k), loaded.model(k)
+        assert all(torch.equal(a, theirs.tensors()[name]) for name, a in ours.tensors().items())
+
+
+def test_a_directory_is_that_of_the_command_line(tiny, tmp_path, same_results):
+    result = fl.Simulation(tiny(), out=tmp_path / "a", workers=1).run()
+    runs.start(tiny(), tmp_path / "b", Options(2))
+    same_results(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "a" / "config.toml").read_bytes() == (tmp_path / "b" / "config.toml").read_bytes()
+    assert result.path == tmp_path / "a" and result.report() == tmp_path / "a" / "report.html"
+
+
+@pytest.mark.parametrize("out", [None, "cut"])
+def test_leaving_the_loop_and_going_on_changes_nothing(tiny, tmp_path, same_results, out):
+    whole = fl.Simulation(tiny(), out=tmp_path / "whole", workers=2).run()
+    simulation = fl.Simulation(tiny(), out=out and tmp_path / out, workers=2)
+    for line in simulation:
+        if line["round"] == 1:
+            break
+    assert len(simulation.result().metrics) == 2 and simulation.result().summary["density_last"] < 1
+    assert [line["round"] for line in simulation] == [2, 3, 4] and not [*simulation]
+    assert untimed(simulation.result().metrics) == untimed(whole.metrics)
+    assert untimed(simulation.result().clients) == untimed(whole.clients)
+    if out:
+        same_results(tmp_path / out, tmp_path / "whole")
+
+
+class Interrupts(Listener):
+    """Ctrl-C in the middle of round 2, once: a client is done, the others are not."""
+
+    def __init__(self):
+        self.t, self.left = 0, 1
+
+    def round_started(self, t):
+        self.t = t
+
+    def client_finished(self, k):
+        if self.t == 2 and self.left:
+            self.left = 0
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("out", [None, "cut"])
+def test_ctrl_c_stops_cleanly_and_the_same_object_goes_on(tiny, tmp_path, out):
+    whole = fl.Simulation(tiny(), workers=1).run()
+    threads = torch.get_num_threads()
+    simulation = fl.Simulation(tiny(), out=out and tmp_path / out, options=Options(2, Interrupts()))
+    seen = []
+    with pytest.raises(KeyboardInterrupt):
+        seen.extend(line["round"] for line in simulation)
+    assert simulation.loop.after.round == 1 and torch.get_num_threads() == threads
+    assert untimed(simulation.run().metrics) == untimed(whole.metrics)
+
+
+def test_between_rounds_torch_has_its_threads(tiny):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert [torch.get_num_threads() for _ in fl.Simulation(tiny("num_rounds=2"), workers=1)] == [2, 2]
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_own_network_and_own_arrays_learn(arrays):
+    result = fl.run("demo", network=Net, data=arrays, set=SMALL | {"training.epochs": 3}, workers=2)
+    assert result.metrics["accuracy_mean"][-1] > 0.8
+    assert result.config.model.name == "<Net>" and result.config.model.width is None
+    assert sum(x.numel() for x in result.network(0).parameters()) == 4 * 9 + 4 + 3 * 4 * 36 + 3
+    again = fl.run("demo", network=Net, data=tuple(map(torch.from_numpy, arrays)),
+                   set=[f"{k}={v}" for k, v in (SMALL | {"training.epochs": 3}).items() if v is not None],
+                   workers=1)  # fmt: skip
+    assert untimed(again.metrics) == untimed(result.metrics)
+
+
+def test_a_module_that_is_ready_is_copied_with_its_weights(arrays):
+    net = Net(3, 1, 6)
+    before = {name: x.clone() for name, x in net.state_dict().items()}
+    simulation = fl.Simulation("demo", network=net, data=arrays, set=SMALL | {"num_rounds": 1})
+    assert torch.equal(
+        simulation.loop.setting.network.state_dict()["layers.3.weight"], before["layers.3.weight"]
+    )
+    simulation.run()
+    assert all(torch.equal(x, before[name]) for name, x in net.state_dict().items())
+
+
+def test_floats_of_any_shape(arrays):
+    def mlp(in_features, num_classes):
+        return nn.Sequential(nn.Linear(in_features, 8), nn.ReLU(), nn.Linear(8, num_classes))
+
+    x = np.random.default_rng(1).normal(size=(120, 5)) + np.arange(120)[:, None] % 2
+    assert len(fl.run("demo", network=mlp, data=(x, np.arange(120) % 2), set=SMALL).metrics) == 3
+
+
+@pytest.mark.parametrize(
+    ("network", "said"),
+    [
+        (lambda: nn.Linear(3, 3), r"takes samples of shape \(1, 6, 6\) of arrays, got <lambda>"),
+        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 7)), r"3 outputs per sample.*got \(2, 7\) for 2"),
+        (lambda depth: nn.Linear(3, 3), r"expected arguments out of .*got \['depth'\] of <lambda>"),
+        (lambda: "net", "expected a torch module of <lambda>, got str net"),
+        (7, "expected a torch module, or a class or function"),
+    ],
+)
+def test_a_network_that_does_not_fit_is_named(arrays, network, said):
+    with pytest.raises(ConfigError, match=f"network: .*{said}"):
+        fl.Simulation("demo", network=network, data=arrays, set=SMALL)
+
+
+def test_data_that_does_not_fit_is_named(arrays):
+    x, y = arrays
+    for data, said in [
+        ((x, y[:-1]), "data: expected y as 200 integer labels"),
+        ((x, y - 1), "data: expected y from 0"),
+        ((x.astype(int), y), "data: expected x as uint8 .* or as floats, got int64"),
+    ]:
+        with pytest.raises(ConfigError, match=said):
+            fl.Simulation("demo", network=Net, data=data, set=SMALL)
+
+
+def test_wrong_use_is_a_sentence(tiny, tmp_path):
+    with pytest.raises(ConfigError, match="expected the name of a preset"):
+        fl.Simulation(3)
+    with pytest.raises(ConfigError, match="workers: expected at least 1, got 0"):
+        fl.Simulation(tiny(), workers=0)
+    with pytest.raises(ConfigError, match="training.lr: expected a number, text or a list, got object"):
+        fl.Simulation("demo", set={"training.lr": object()})
+    with pytest.raises(RunDirError, match="which is no directory"):
+        fl.load(tmp_path / "nothing")
+    with pytest.raises(ConfigError, match="expected a path for the report"):
+        fl.Simulation(tiny("num_rounds=1")).run().report()
+
+
+def test_changes_are_those_of_the_command_line():
+    changes = {"training.lr": np.float32(0.5), "num_rounds": 2, "training.max_norm": None, "name": "mine"}
+    cfg = fl.Simulation("demo", algorithm="dispfl", set=changes).config
+    assert (cfg.algorithm, cfg.training.lr, cfg.num_rounds, cfg.name) == ("dispfl", 0.5, 2, "mine")
+    with pytest.raises(ConfigError, match="training.l"):
+        fl.Simulation("demo", set={"training.l": 1})
+
+
+def test_models_of_a_directory_with_own_code_need_it_again(arrays, tmp_path):
+    result = fl.run("demo", network=Net, data=arrays, set=SMALL, out=tmp_path / "run")
+    loaded = fl.load(tmp_path / "run")
+    assert loaded.metrics == result.metrics and loaded.summary == result.summary
+    with pytest.raises(ConfigError, match="expected network Net, with which the run was started from Python"):
+        loaded.model(0)
+    model = fl.load(tmp_path / "run", network=Net, data=arrays).model(0)
+    assert torch.equal(model.values, result.model(0).values)
+
+
+def test_a_report_without_a_directory(tiny, tmp_path):
+    path = fl.Simulation(tiny("num_rounds=2")).run().report(tmp_path / "page.html")
+    assert "tiny" in path.read_text() and [*tmp_path.iterdir()] == [path]
+
+
+def test_a_frame_in_pandas_and_in_notebooks(tiny, monkeypatch):
+    frame = fl.Simulation(tiny("num_rounds=2")).run().metrics
+    assert "<td>" in frame._repr_html_() and "accuracy_mean" in frame._repr_html_()
+    assert len(frame[:1]) == 1 and "more" in type(frame)([*frame] * 20)._repr_html_()
+    with pytest.raises(KeyError, match="expected a column out of"):
+        frame["nothing"]
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(Missing, match="pip install pandas"):
+        frame.to_pandas()
+
+
+def test_progress_is_shown_where_it_is_asked_for(tiny, capsys):
+    fl.Simulation(tiny("num_rounds=1")).run()
+    assert capsys.readouterr().out == ""
+    fl.Simulation(tiny("num_rounds=1"), progress=True).run()
+    assert "round    0/0" in capsys.readouterr().out
