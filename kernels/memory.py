@@ -43,9 +43,13 @@ def plain(
 
 
 def exhausted(error: BaseException) -> str | None:
-    """The sentence of an error that says that there is no memory; None for any other error.
+    """Return a sentence if `error` means that there is no memory; None for any other error.
 
     torch has no class for it: it raises a RuntimeError, of its allocator or of the C++ library.
+
+    >>> import sparse_engine as se
+    >>> se.out_of_memory(MemoryError("expected 8 bytes, got none")), se.out_of_memory(ValueError("no"))
+    ('expected 8 bytes, got none', None)
     """
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return str(error) or "expected more memory, got none"

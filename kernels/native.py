@@ -70,7 +70,15 @@ def isa() -> str:
 
 @contextmanager
 def use_isa(name: str) -> Iterator[None]:
-    """Run the native kernels on one instruction set. Process-wide: meant for tests and benchmarks."""
+    """A context in which the native kernels run on one instruction set, such as "avx2".
+
+    It holds for the whole process: meant for tests and benchmarks.
+
+    >>> import sparse_engine as se
+    >>> with se.use_isa("baseline"):
+    ...     print(se.numerics()["instruction set"])
+    baseline
+    """
     before = isa()
     extension().set_isa(name)
     try:
@@ -86,7 +94,13 @@ def num_threads() -> int:
 
 @contextmanager
 def use_threads(count: int) -> Iterator[None]:
-    """Let native kernels called in this context use `count` threads. Results do not depend on it."""
+    """A context in which native kernels use `count` threads. Results do not depend on it.
+
+    >>> import torch, sparse_engine as se
+    >>> net = se.sparsify(torch.nn.Linear(20, 50), density=0.1)
+    >>> with se.use_threads(1):
+    ...     y = net(torch.randn(3, 20))
+    """
     if count < 1:
         raise ValueError(f"expected at least 1 thread, got {count}")
     if count > settings.MOST_THREADS:

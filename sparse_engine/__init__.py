@@ -1,7 +1,7 @@
-"""Sparse models: patterns, compressed states, and what pruning, growing and averaging do to them.
+"""Sparse models: sparse networks, models at rest, and how these are pruned, grown, averaged and sent.
 
 Knows no client and no round. `import sparse_engine as se` is meant to be enough. `se.masks` is the function
-(what a network or state stores); the module of first masks is reached by `from sparse_engine.masks import`.
+that returns what a network or model stores; the module of first masks is sparse_engine/model/masks.py.
 """
 
 from sparse_engine import models, wire

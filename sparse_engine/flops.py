@@ -1,4 +1,4 @@
-"""What a sample costs in floating-point operations, from the pattern, exactly.
+"""The floating-point operations that one sample costs, counted exactly from the pattern.
 
     forward = sum over layers with weights of  2 MAC + bias adds
     MAC     = stored entries of the weight * positions where it is used     step = 3 forward
@@ -61,12 +61,15 @@ def count_flops(
     *,
     sample: Any = None,
 ) -> Flops:
-    """The cost of one sample of `input_shape`, which is (channels, height, width) or (features,).
+    """Return the operations that one sample costs.
 
-    Where zeros of a shape will not do (token ids, several inputs), `sample` is what `net` takes, with a batch
-    of one: a tensor, or a tuple of arguments. `masks`: {weight's name: bool tensor}; a weight without one
-    counts whole. None: what `net` stores itself. Runs the sample through `net`, in evaluation mode and
-    without gradients, and leaves it as it was.
+    net          a network, sparse or dense; unchanged afterwards
+    input_shape  of one sample: (channels, height, width) or (features,); zeros of it run through `net`
+    masks        {weight's name: bool tensor}; a weight without one counts whole. None: what `net` stores
+    sample       instead of a shape, for token ids or several inputs: what `net` takes, with a batch of one,
+                 a tensor or a tuple of arguments
+
+    The sample runs through `net` once, in evaluation mode and without gradients.
 
     >>> import torch, sparse_engine as se
     >>> se.count_flops(torch.nn.Linear(20, 50), (20,)).dense_forward  # 2 * 20 * 50, and 50 biases
@@ -104,7 +107,7 @@ def count_flops(
 
 
 def is_counted(module: nn.Module) -> bool:
-    """Does `count_flops` know what this layer does with its weights? A look-up (Embedding) costs nothing."""
+    """Return whether `count_flops` knows what this layer does with its weights (a look-up costs nothing)."""
     known = (
         _ConvNd | nn.Linear | nn.Bilinear | Recurrent | nn.MultiheadAttention | nn.Embedding | nn.EmbeddingBag
     )
@@ -119,7 +122,19 @@ def training_flops(
     growth_batch: int = 128,
     masks: Mapping[str, Tensor] | None = None,
 ) -> int:
-    """A client's round: `epochs` over `samples`, and one dense batch whose gradient decides what grows."""
+    """Return the operations of one client's round: local training, then one dense batch that decides growth.
+
+    net           a network, sparse or dense
+    input_shape   of one sample, as in `se.count_flops`
+    samples       training samples of the client
+    epochs        passes over them
+    growth_batch  samples of the batch whose dense gradient decides what grows; 0: none
+    masks         {weight's name: bool tensor}; None: what `net` stores
+
+    >>> import torch, sparse_engine as se
+    >>> se.training_flops(torch.nn.Linear(20, 50), (20,), samples=100, epochs=5, growth_batch=0)
+    3075000
+    """
     negative = {
         name: n
         for name, n in {"samples": samples, "epochs": epochs, "growth_batch": growth_batch}.items()
@@ -149,7 +164,7 @@ class _Use(NamedTuple):
 
 
 def _layers(net: nn.Module) -> dict[str, _Layer]:
-    """By the weight's name: what `se.masks` knows, other layers with a pattern (exempt ones), torch's own."""
+    """Return layers by their weight's name: those of `se.masks`, exempt ones with a pattern, torch's own."""
     stored = bridge.masks(net)
     found = {}
     for path, module in net.named_modules():
@@ -177,7 +192,7 @@ def _uses(
     kwargs: Mapping[str, Any],
     output: Any,
 ) -> Iterator[_Use]:
-    """What one call of a layer does with its weights. One sample: what is not channels is positions."""
+    """Yield what one call does with a layer's weights. For one sample, all but channels are positions."""
     given = [*args, *kwargs.values()]
     if isinstance(module, nn.MultiheadAttention):
         yield from _attention_uses(path, module, args, kwargs, tuple(output[0].shape[1:]))
@@ -204,7 +219,7 @@ def _uses(
 def _attention_uses(
     path: str, module: nn.MultiheadAttention, args: tuple[Any, ...], kwargs: Mapping[str, Any], size: Shape
 ) -> Iterator[_Use]:
-    """The projections of query, key and value, and that of the result."""
+    """Yield the projections of query, key and value, and that of the result."""
     named = dict(zip(("query", "key", "value"), args, strict=False)) | dict(kwargs)
     width = max(module.embed_dim, 1)
     query, key, value = (named[n].numel() // max(named[n].shape[-1], 1) for n in ("query", "key", "value"))
@@ -233,7 +248,7 @@ def _kind(module: nn.Module, shape: Shape) -> Kind:
 
 
 def _entries(layers: Mapping[str, _Layer], masks: Mapping[str, Tensor] | None) -> dict[str, int]:
-    """How many entries of every weight count."""
+    """Return the number of entries that count, by weight."""
     if masks is None:
         return {name: layer.entries for name, layer in layers.items()}
     unknown = [name for name in masks if name not in layers]
@@ -251,7 +266,7 @@ def _entries(layers: Mapping[str, _Layer], masks: Mapping[str, Tensor] | None) -
 
 
 def _arguments(net: nn.Module, input_shape: Sequence[int] | None, sample: Any) -> tuple[Any, ...]:
-    """What `net` is called with."""
+    """Return the arguments that `net` is called with."""
     lazy = [name for name, x in net.named_parameters() if is_lazy(x)]
     if lazy:  # a forward pass would change the network
         raise ValueError(f"expected a network that knows its shapes, got lazy parameters {lazy}")
@@ -283,7 +298,7 @@ def _run(net: nn.Module, given: tuple[Any, ...]) -> None:
 
 @contextmanager
 def _evaluation(net: nn.Module) -> Iterator[None]:
-    """Evaluation mode, each module's own mode restored after."""
+    """A context in evaluation mode; each module gets its own mode back."""
     modes = [(module, module.training) for module in net.modules()]
     try:
         for module, _ in modes:

@@ -1,4 +1,4 @@
-"""What this machine is. No host names."""
+"""The processor of this machine and its cores. No host names."""
 
 import os
 import platform
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def cpu_model() -> str:
-    """The processor's name as the system gives it."""
+    """Return the processor's name as the system gives it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
@@ -15,7 +15,7 @@ def cpu_model() -> str:
 
 
 def cores() -> int:
-    """How many cores this process may use; all of the machine's where the system does not say."""
+    """Return how many cores this process may use; all of the machine's if the system does not say."""
     if hasattr(os, "sched_getaffinity"):  # Linux, not macOS
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,12 +1,12 @@
-"""Which kernel runs a layer, for each direction: by a built-in rule, or as measured on this machine.
+"""Which kernel runs a layer, per direction: by a built-in rule, or as measured on this machine.
 
 SPARSE_PLAN=off        the built-in rule alone (kernels.sparse_conv.suggest): by density and size
-SPARSE_PLAN=FILE       that file's measurements, the built-in rule for what it does not have
-SPARSE_PLAN=measure    what is not in this machine's file is measured when it is first met, and kept there
-(not set)              this machine's file where there is one, as for FILE
+SPARSE_PLAN=FILE       that file's measurements, and the built-in rule for what is not in it
+SPARSE_PLAN=measure    what is not in this machine's file is measured at first use and added to it
+(not set)              this machine's file if there is one, as for FILE
 
-Kernels round differently. A run that shall give the same bits as another needs the same plan: the built-in
-rule is the same everywhere; a file can be taken along. The rule and a file's entries do not change while a
+Kernels round differently. A run that must give the same bits as another needs the same plan: the built-in
+rule is the same everywhere; a file can be copied. The rule and a file's entries do not change while a
 program runs, unless it measures.
 """
 
@@ -35,7 +35,7 @@ REPEATS = 3
 _HELP = "SPARSE_PLAN takes off (no file), measure, or a file that measure wrote"
 MARGIN = 0.95  # the rule's kernel stays unless another takes less than this share of its time
 
-# Measures one kernel of a layer and direction: seconds.
+# Measures one kernel of a layer and direction, in seconds.
 Clock = Callable[[Conv, str, tuple[int, int, int], str], float]
 
 
@@ -61,7 +61,7 @@ class Plan:
         return found if found in conv.kernels else rule
 
     def identity(self) -> str:
-        """Equal for plans that choose the same kernels: what was measured, not the name of its file."""
+        """Return a text that is equal for plans that choose the same kernels, whatever their file is called."""
         if not self.measured:
             return "built-in rule"
         return f"measured, sha256 {hashlib.sha256(_text(self.measured).encode()).hexdigest()[:16]}"
@@ -75,7 +75,7 @@ class Plan:
 
 
 def key(conv: Conv, direction: str, image: tuple[int, int, int], threads: int | None = None) -> str:
-    """What decides the speed of a layer. Densities go by steps of 1/20."""
+    """Return what decides the speed of a layer, as text. Densities are rounded to steps of 1/20."""
     density = round(20 * conv.density) / 20
     size = "x".join(map(str, conv.shape))
     how = f"s{conv.stride} p{conv.padding[0]},{conv.padding[1]} d{conv.dilation[0]},{conv.dilation[1]}"
@@ -86,7 +86,7 @@ def key(conv: Conv, direction: str, image: tuple[int, int, int], threads: int | 
 
 
 def measure(conv: Conv, direction: str, image: tuple[int, int, int], kernel: str) -> float:
-    """The best of a few runs on made-up data."""
+    """Return the seconds of the best of a few runs on random data."""
     height, width, batch = image
     draw = torch.Generator().manual_seed(0)
     values = torch.randn(conv.bitmap.nnz, generator=draw)
@@ -104,7 +104,7 @@ def measure(conv: Conv, direction: str, image: tuple[int, int, int], kernel: str
 
 
 def machine_file() -> Path:
-    """Where this machine's measurements are kept."""
+    """Return the file of this machine's measurements."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     isa = native.isa() if native.isas() else "none"
     name = re.sub(r"[^A-Za-z0-9]+", "-", f"{cpu_model()} {os.cpu_count()} {isa}").strip("-")
@@ -112,7 +112,7 @@ def machine_file() -> Path:
 
 
 def read(path: Path) -> dict[str, str]:
-    """The measurements in a file; SettingError: it has none."""
+    """Return the measurements in a file; raise a SettingError if it has none."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError) as error:  # also text that is no UTF-8
@@ -137,7 +137,7 @@ def _reason(error: Exception) -> str:
 
 
 def write(path: Path, kernels: dict[str, str]) -> None:
-    """Whole or not at all: others may read or write the file at the same time."""
+    """Write the file at once: others may read or write it at the same time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
         file.write(_text(kernels))
@@ -149,7 +149,7 @@ def _text(kernels: dict[str, str]) -> str:
 
 
 def from_environment() -> Plan:
-    """The plan that SPARSE_PLAN asks for."""
+    """Return the plan that SPARSE_PLAN asks for."""
     choice = settings.current().plan
     if choice == "off":
         return Plan()
@@ -166,7 +166,7 @@ _defaults: dict[str, Plan] = {}  # by instruction set: the machine has a file fo
 
 
 def current() -> Plan:
-    """The plan of this context: `use_plan`, else what SPARSE_PLAN asks for, read once."""
+    """Return the plan of this context: that of `use_plan`, else the one SPARSE_PLAN asks for, read once."""
     chosen = _plan.get()
     if chosen is not None:
         return chosen
@@ -177,13 +177,21 @@ def current() -> Plan:
 
 
 def steady_plan() -> AbstractContextManager[None]:
-    """The current plan as it is now and as for one thread: the same bits on any number of them."""
+    """A context in which kernels are chosen by the present plan, as for one thread, and nothing is measured.
+
+    Results then have the same bits on any number of threads.
+
+    >>> import torch, sparse_engine as se
+    >>> net = se.sparsify(torch.nn.Linear(20, 50), density=0.1)
+    >>> with se.steady_plan():
+    ...     y = net(torch.randn(3, 20))
+    """
     return use_plan(Plan(current().measured, threads=1))
 
 
 @contextmanager
 def use_plan(plan: Plan) -> Iterator[None]:
-    """Layers that run in this context take their kernels from `plan`."""
+    """A context in which layers take their kernels from `plan`."""
     token = _plan.set(plan)
     try:
         yield

@@ -16,7 +16,7 @@ PACKAGES = ("sparsefl", "torch", "triton", "numpy", "scipy")
 
 
 def environment() -> dict[str, str]:
-    """One line a fact, in the order to print them."""
+    """Return {fact: its text} in the order to print them."""
     return {
         "python": platform.python_version(),
         **{name: _version(name) for name in PACKAGES},
@@ -33,23 +33,31 @@ def environment() -> dict[str, str]:
 
 
 def check_settings() -> None:
-    """Raise a SettingError where an environment variable asks for what is not there."""
+    """Raise a SettingError if an environment variable asks for what is not there; return nothing otherwise.
+
+    >>> import sparse_engine as se
+    >>> se.check_settings()
+    """
     native.wanted_isa()
     registry.backend_for("cpu")
     plan.current()
 
 
 def unknown_settings() -> list[str]:
-    """Variables that look like ours and mean nothing."""
+    """Return the environment variables that start with SPARSE_ and mean nothing."""
     known = (*settings.VARIABLES, "SPARSE_DATA")
     return sorted(name for name in os.environ if name.startswith("SPARSE_") and name not in known)
 
 
 def numerics() -> dict[str, str]:
-    """What the bits of a result depend on, beside its inputs. The number of threads is not among it.
+    """Return what the bits of a result depend on, beside its inputs. The number of threads is not among it.
 
-    A part of a computation that runs where these are the same gives the same bits. The instruction set is one
-    that `use_isa` takes, or "none (REASON)" where no native kernel runs.
+    Computations give the same bits wherever these facts are the same. The instruction set is one that
+    `use_isa` takes, or "none (REASON)" if no native kernel runs.
+
+    >>> import sparse_engine as se
+    >>> list(se.numerics())
+    ['instruction set', 'plan', 'torch', 'numpy', 'sparsefl']
     """
     return {
         "instruction set": _instruction_set(),
@@ -66,7 +74,7 @@ def _instruction_set() -> str:
 
 
 def commit() -> str | None:
-    """The commit of this checkout, marked where files differ from it; None for an installed copy."""
+    """Return the commit of this checkout, marked if files differ from it; None for an installed copy."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():  # site-packages may lie inside a checkout of something else
         return None

@@ -1,7 +1,7 @@
 """Sums of models that store the same entries: mixing, differences, gradient steps; and parts of models.
 
 combine([a, b], [1, -1]) = a - b            on values and rest;  integer buffers are those of the first
-zeros(a)                                    the same pattern, every number 0
+zeros(a)                                    the pattern of a, every number 0
 overlay(a, b)                               b where it stores an entry, else a
 """
 
@@ -15,7 +15,16 @@ from sparse_engine.model.model import Model
 
 
 def combine(states: Sequence[Model], weights: Sequence[float]) -> Model:
-    """sum_i weights[i] states[i], in the order given, in float32, in memory of its own."""
+    """Return sum_i weights[i] states[i] as a new model, added in the order given, in float32.
+
+    states   models of one layout that store the same entries
+    weights  one number per model
+
+    >>> import torch, sparse_engine as se
+    >>> a = se.compress(torch.nn.Linear(20, 50))
+    >>> se.combine([a, a], [1, -1]).values.abs().max()
+    tensor(0.)
+    """
     if not states or len(states) != len(weights):
         raise ValueError(
             f"expected a weight for each of at least one state, got {len(states)}, {len(weights)}"
@@ -33,9 +42,16 @@ def combine(states: Sequence[Model], weights: Sequence[float]) -> Model:
 
 
 def overlay(own: Model, part: Model) -> Model:
-    """`own` with the values of `part` where both store an entry, and with its rest, in memory of its own.
+    """Return a new model: `own` with the values of `part` where both store an entry, and with part's rest.
 
-    All other values are own's, bit by bit, and so are integer buffers.
+    own   the model whose pattern, other values and integer buffers the result has, bit by bit
+    part  a model of the same layout
+
+    >>> import torch, sparse_engine as se
+    >>> own = se.compress(torch.nn.Linear(20, 50))
+    >>> half = se.prune_pqi(se.zeros(own), se.PQIConfig(eta_c=1, beta=0.5))
+    >>> se.overlay(own, half).values.count_nonzero() == 1000 - half.bitmap.nnz
+    tensor(True)
     """
     same_layout(own, part, "part")
     there = part.with_values(torch.ones_like(part.values)).with_pattern(own.bitmap).values > 0
@@ -44,6 +60,11 @@ def overlay(own: Model, part: Model) -> Model:
 
 
 def zeros(like: Model) -> Model:
-    """A model of zeros, stored where `like` stores entries."""
+    """Return a model of zeros with the layout and pattern of `like`.
+
+    >>> import torch, sparse_engine as se
+    >>> se.zeros(se.compress(torch.nn.Linear(20, 50))).values.sum()
+    tensor(0.)
+    """
     values, rest, integers = (torch.zeros_like(x) for x in (like.values, like.rest, like.integers))
     return replace(like, values=values, rest=rest, integers=integers)

@@ -23,7 +23,21 @@ from sparsefl.kernels.masked_average import masked_average
 
 
 def average(own: Model, neighbours: Iterable[Model], mask: Bitmap | Model | None = None) -> Model:
-    """The mean of `own` and `neighbours` on `mask` (default: own's pattern), in memory of its own."""
+    """Return the mean of `own` and `neighbours` as a new model that stores the entries of `mask`.
+
+    own         a model; its integer buffers are those of the result
+    neighbours  models of the same layout, with patterns of their own
+    mask        a pattern, or a model that has it; None: the pattern of `own`
+
+    An entry is the mean over the models that store it, and 0 where none does. Biases and norms are plain
+    means over all.
+
+    >>> import torch, sparse_engine as se
+    >>> a, b = (se.compress(se.sparsify(torch.nn.Linear(20, 50), density=0.1, seed=s)) for s in (0, 1))
+    >>> mean = se.average(a, [b])
+    >>> mean.bitmap is a.bitmap, mean.values.shape
+    (True, torch.Size([100]))
+    """
     models = [own, *neighbours]
     for j, model in enumerate(models[1:]):
         same_layout(own, model, f"neighbours[{j}]")
@@ -44,7 +58,16 @@ def average(own: Model, neighbours: Iterable[Model], mask: Bitmap | Model | None
 
 
 def weighted_average(states: Sequence[Model], weights: Sequence[float]) -> Model:
-    """The mean of `states`, state j counting weights[j] where it stores an entry, in memory of its own."""
+    """Return the weighted mean of `states` as a new model that stores what any of them stores.
+
+    states   models of one layout
+    weights  one number above 0 per model; model j counts weights[j] where it stores an entry
+
+    >>> import torch, sparse_engine as se
+    >>> a = se.compress(torch.nn.Linear(20, 50))
+    >>> torch.allclose(se.weighted_average([a, se.zeros(a)], [3, 1]).values, 0.75 * a.values)
+    True
+    """
     if not states or len(states) != len(weights) or not all(0 < w < math.inf for w in weights):
         raise ValueError(
             f"expected a weight above 0 for each of at least one state, got {len(states)} states, {weights}"
@@ -55,7 +78,7 @@ def weighted_average(states: Sequence[Model], weights: Sequence[float]) -> Model
     pairs = [(state, weight / total) for state, weight in zip(states, weights, strict=True)]
     words = reduce(torch.bitwise_or, [state.bitmap.words for state in states])
     union = bitmaps.make(words.clone(), first.bitmap.segments)
-    # both means are over the number of models that store the entry: it goes out
+    # both means divide by the number of models that store the entry: it cancels
     values = masked_average(union, [Packed(s.bitmap, s.values * share) for s, share in pairs])
     stored = masked_average(union, [Packed(s.bitmap, torch.full_like(s.values, share)) for s, share in pairs])
     rest = torch.zeros_like(first.rest)
@@ -67,7 +90,17 @@ def weighted_average(states: Sequence[Model], weights: Sequence[float]) -> Model
 
 
 def drift(a: Model, b: Model, squared: bool = False) -> float:
-    """How far a is from b. An entry that is not stored counts as 0, an integer buffer not at all."""
+    """Return how far model `a` is from model `b`: the sum over tensors of ||a - b||_2.
+
+    squared  return one squared norm of everything instead
+
+    An entry that is not stored counts as 0. Integer buffers do not count.
+
+    >>> import torch, sparse_engine as se
+    >>> a = se.compress(torch.nn.Linear(20, 50))
+    >>> se.drift(a, a), se.drift(a, se.zeros(a)) > 0
+    (0.0, True)
+    """
     same_layout(a, b, "b")
     ours, theirs = a.rest_tensors(), b.rest_tensors()
     rest = [(ours[e.name].double() - theirs[e.name].double()).norm() for e in a.layout.floats]
@@ -76,7 +109,7 @@ def drift(a: Model, b: Model, squared: bool = False) -> float:
 
 
 def same_layout(own: Model, other: Model, name: str) -> None:
-    """Raises where `other` is a model of another network."""
+    """Raise a ValueError that lists the differences if `other` is a model of another network."""
     differences = own.layout.differences(other.layout)
     if differences:
         raise ValueError(f"expected states of one layout, got {name} with " + "; ".join(differences))

@@ -1,9 +1,9 @@
-"""RigL: drop the smallest weights, grow where the gradient is largest. The number stored in a layer stays.
+"""RigL: drop the smallest weights, grow where the gradient is largest. Layers keep their number of entries.
 
     alpha_t = alpha_0 / 2 (1 + cos(pi t / T)),   n = ceil(alpha_t nnz) in every layer
 
 Drop the n smallest |w|, then grow the n largest |score| among all entries that are not stored now, those just
-dropped included. Ties by position. A dense layer stays dense.
+dropped included. Ties are broken by position. A dense layer stays dense.
 """
 
 import math
@@ -24,7 +24,12 @@ Grads = Mapping[str, Tensor] | Callable[[str], Tensor]
 
 
 def rigl_fraction(t: int, num_rounds: int, alpha0: float = 0.3) -> float:
-    """alpha_t, the share to drop and grow in round t of num_rounds: from alpha0 down to 0."""
+    """Return alpha_t, the share of entries to drop and grow in round t of num_rounds: from alpha0 down to 0.
+
+    >>> import sparse_engine as se
+    >>> [round(se.rigl_fraction(t, 4, alpha0=0.3), 3) for t in range(5)]
+    [0.3, 0.256, 0.15, 0.044, 0.0]
+    """
     if num_rounds < 1 or not 0 <= t <= num_rounds:
         raise ValueError(f"expected a round t from 0 to num_rounds >= 1, got t={t}, num_rounds={num_rounds}")
     if not 0 <= alpha0 <= 1:
@@ -40,14 +45,23 @@ def rigl(
     grow: Literal["gradient", "random"] = "gradient",
     seed: int | None = None,
 ) -> Model:
-    """`state` on its next pattern: kept entries keep their value, grown ones are 0, also those just dropped.
+    """Return `state` on its next pattern: kept entries keep their value, grown ones are 0, if just dropped too.
 
-    The mean over neighbours gives grown entries their first value (algorithms.md 2.9); what was trained
-    belongs to the old pattern: a caller that still sends or averages it keeps the old state.
+    state     a model
+    grads     dense gradients by weight's name, or a function that returns the one of a name; it is called
+              once per layer, in order, so that one dense gradient exists at a time
+    fraction  the share of each layer's entries to drop and to grow
+    grow      "gradient", or "random": no gradients but a seed, entries uniform among those not stored
+    seed      of random growth; the same (seed, name) gives the same entries
 
-    `grads`: dense gradients by name, or a function that gives the one of a name; it is asked once a layer, in
-    order, so that one dense gradient exists at a time. `grow="random"` takes no gradients but a seed: entries
-    are then uniform among those not stored, the same for the same (seed, name).
+    The mean over neighbours gives grown entries their first value (algorithms.md 2.9). What was trained
+    belongs to the old pattern: a caller that still sends or averages it keeps the old model.
+
+    >>> import torch, sparse_engine as se
+    >>> model = se.compress(se.sparsify(torch.nn.Linear(20, 50), density=0.1))
+    >>> moved = se.rigl(model, {"weight": torch.randn(50, 20)}, fraction=0.3)
+    >>> moved.bitmap.nnz, torch.equal(moved.bitmap.words, model.bitmap.words)
+    (100, False)
     """
     _check(state, grads, fraction, grow, seed)
     growth = Growth(state, fraction)
@@ -61,9 +75,16 @@ def rigl(
 
 
 class Growth:
-    """RigL a layer at a time, in any order: for gradients that backward brings one by one.
+    """RigL layer by layer, in any order: for gradients that a backward pass brings one by one.
 
-    `add` each layer once, then `bitmap()` is the next pattern. No gradient is kept.
+    `add` each layer once, then `bitmap()` returns the next pattern. No gradient is kept.
+
+    >>> import torch, sparse_engine as se
+    >>> model = se.compress(se.sparsify(torch.nn.Linear(20, 50), density=0.1))
+    >>> growth = se.Growth(model, fraction=0.3)
+    >>> growth.add("weight", torch.randn(50, 20))
+    >>> model.with_pattern(growth.bitmap()).bitmap.nnz
+    100
     """
 
     def __init__(self, state: Model, fraction: float) -> None:
@@ -79,7 +100,7 @@ class Growth:
     def add(self, name: str, gradient: Tensor, again: bool = False) -> None:
         """Grow the layer `name` where |gradient|, in the weight's shape or flat, is largest.
 
-        `again`: a second gradient of a layer replaces the first one's choice, in place of an error.
+        `again`: a second gradient of a layer replaces the first one's choice instead of raising an error.
         """
         i, inactive = self._begin(name, again)
         try:
@@ -91,13 +112,13 @@ class Growth:
             raise ValueError(f"gradient of {name}: {wrong}") from wrong
 
     def add_random(self, name: str, seed: int) -> None:
-        """Grow the layer `name` anywhere; the same for the same (seed, name)."""
+        """Grow the layer `name` at random; the same (seed, name) gives the same entries."""
         i, inactive = self._begin(name)
         lot = choose(inactive.nnz, int(self.n[i]), seed, "grow", name).to(torch.float32)
         self._end(i, select(lot.to(self._words.device), inactive, self.n[i : i + 1], largest=True))
 
     def bitmap(self) -> Bitmap:
-        """The next pattern, once every layer was added."""
+        """Return the next pattern, once every layer was added."""
         if self._missing:
             raise ValueError(
                 f"expected every prunable weight to be added, got none of {sorted(self._missing)}"

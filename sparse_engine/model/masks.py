@@ -3,8 +3,8 @@
     ERK at density D:   p_l = eps (sum of the weight's dims) / (product of its dims),   nnz_l = int(p_l numel)
 
 While some p_l > 1, the layer with the largest p_l becomes dense and eps is solved again, so that the total
-stays D. Positions are uniform without replacement: the nnz_l smallest of one random 64-bit key an entry. The
-keys come from a Philox stream of the layer's own, so which other layers there are changes nothing.
+stays D. Positions are uniform without replacement: the nnz_l smallest of one random 64-bit key per entry.
+Each layer draws its keys from a Philox stream of its own, so its mask does not depend on the other layers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,15 @@ def erk_densities(shapes: Mapping[str, Shape], density: float) -> dict[str, floa
 @overload
 def erk_densities(shapes: Sequence[Shape], density: float) -> list[float]: ...
 def erk_densities(shapes: Shapes, density: float) -> dict[str, float] | list[float]:
-    """The density of every layer, by name or in order, as the shapes were given."""
+    """Return the ERK density of every layer: a dict or a list, as the shapes were given.
+
+    shapes   {weight's name: its shape}, or a list of shapes
+    density  the share of all weights that is stored, from 0 to 1
+
+    >>> import sparse_engine as se
+    >>> se.erk_densities({"small": (10, 10), "large": (100, 100)}, density=0.2)
+    {'small': 1.0, 'large': 0.192}
+    """
     check_density(density)
     keys, dims = _unzip(shapes)
     return _rezip(shapes, keys, _erk(dims, density))
@@ -37,7 +45,17 @@ def erk_masks(shapes: Mapping[str, Shape], density: float, seed: int) -> dict[st
 @overload
 def erk_masks(shapes: Sequence[Shape], density: float, seed: int) -> list[Tensor]: ...
 def erk_masks(shapes: Shapes, density: float, seed: int) -> dict[str, Tensor] | list[Tensor]:
-    """Random bool masks at the ERK densities; the same for the same (seed, name or index)."""
+    """Return random bool masks at the ERK densities: a dict or a list, as the shapes were given.
+
+    shapes   {weight's name: its shape}, or a list of shapes
+    density  the share of all weights that is stored, from 0 to 1
+    seed     the same (seed, name or index) gives the same mask
+
+    >>> import sparse_engine as se
+    >>> masks = se.erk_masks({"small": (10, 10), "large": (100, 100)}, density=0.2, seed=0)
+    >>> {name: int(mask.sum()) for name, mask in masks.items()}
+    {'small': 100, 'large': 1920}
+    """
     return _masks(shapes, density, seed, _erk)
 
 
@@ -46,7 +64,16 @@ def uniform_masks(shapes: Mapping[str, Shape], density: float, seed: int) -> dic
 @overload
 def uniform_masks(shapes: Sequence[Shape], density: float, seed: int) -> list[Tensor]: ...
 def uniform_masks(shapes: Shapes, density: float, seed: int) -> dict[str, Tensor] | list[Tensor]:
-    """Random bool masks, every layer at the same density; the same for the same (seed, name or index)."""
+    """Return random bool masks, every layer at the same density: a dict or a list, as the shapes were given.
+
+    shapes   {weight's name: its shape}, or a list of shapes
+    density  the share of each weight that is stored, from 0 to 1
+    seed     the same (seed, name or index) gives the same mask
+
+    >>> import sparse_engine as se
+    >>> [int(m.sum()) for m in se.uniform_masks([(10, 10), (100, 100)], density=0.2, seed=0)]
+    [20, 2000]
+    """
     return _masks(shapes, density, seed, lambda dims, density: [density] * len(dims))
 
 
@@ -56,7 +83,7 @@ def check_density(density: float, what: str = "density") -> None:
 
 
 def choose(n: int, k: int, seed: int, *key: str | int) -> Tensor:
-    """bool [n], exactly k true, every choice equally likely; the same for the same seed and key."""
+    """Return bool [n], exactly k true, every choice equally likely; the same for the same seed and key."""
     chosen = np.full(n, k == n)
     if 0 < k < n:
         digest = blake2b(repr((int(seed), *key)).encode(), digest_size=16).digest()

@@ -1,6 +1,6 @@
 """A model at rest: what a client keeps between turns, what a checkpoint holds, what a message is made from.
 
-    bitmap     1 bit a prunable weight, all weights in one arena, each padded to whole 64-bit words
+    bitmap     1 bit per prunable weight, all weights in one arena, each padded to whole 64-bit words
     values     float32, packed in the order of the bits
     rest       float32, flat: biases, norm parameters, float buffers, weights exempt from pruning
     integers   int64, flat: integer and bool buffers (BatchNorm's num_batches_tracked), exact at any size
@@ -71,11 +71,11 @@ class Layout:
         return self.names.index(name)
 
     def bitmap(self, words: Tensor) -> Bitmap:
-        """A pattern of these weights from its words, checked; the caller gives the words away."""
+        """Return the checked pattern with these words; the caller must not write into them afterwards."""
         return bitmaps.make(words, self.segments)
 
     def bitmap_of(self, masks: Mapping[str, Tensor]) -> Bitmap:
-        """The pattern of bool tensors in the weights' shapes, one for every weight."""
+        """Return the pattern of `masks`: one bool tensor per weight, in the weight's shape."""
         shapes = {name: tuple(m.shape) for name, m in masks.items()}
         if shapes != dict(zip(self.names, self.shapes, strict=True)):
             raise ValueError(
@@ -85,7 +85,7 @@ class Layout:
         return bitmaps.from_mask(torch.cat(flat) if flat else torch.empty(0, dtype=torch.bool), self.segments)
 
     def differences(self, other: "Layout") -> list[str]:
-        """What `other` has otherwise, a line a tensor; empty when the two are equal."""
+        """Return how `other` differs, one line per tensor; an empty list when the two are equal."""
         if self == other:
             return []
         ours, theirs = self._described(), other._described()
@@ -104,7 +104,15 @@ class Layout:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Model:
-    """One client's model. Its pattern never changes; training may write into the other three tensors."""
+    """One model. Its pattern never changes; training may write into the other three tensors.
+
+    >>> import torch, sparse_engine as se
+    >>> model = se.compress(se.sparsify(torch.nn.Linear(20, 50), density=0.1))
+    >>> model
+    Model(1 weights, 100 of 1,000 stored (density 0.1000), 1 other tensors, 0.001 MB)
+    >>> model.tensor("weight").to_dense().shape
+    torch.Size([50, 20])
+    """
 
     layout: Layout
     bitmap: Bitmap
@@ -128,12 +136,12 @@ class Model:
 
     @property
     def packed(self) -> Packed:
-        """What the kernels take."""
+        """Pattern and values, as the kernels take them."""
         return Packed(self.bitmap, self.values)
 
     @property
     def density(self) -> float:
-        """Stored share of the prunable weights; 1 where there are none."""
+        """Stored share of the prunable weights; 1 if there are none."""
         total = self.bitmap.segments.numel
         return self.bitmap.nnz / total if total else 1.0
 
@@ -143,21 +151,21 @@ class Model:
         return sum(x.nbytes for x in (self.bitmap.words, self.values, self.rest, self.integers))
 
     def pattern(self, name: str) -> Pattern:
-        """The pattern of one weight, new at each call: who needs its CSR keeps it, the state does not."""
+        """Return the pattern of one weight, a new object per call: keep it if you need its CSR twice."""
         i = self.layout.index(name)
         return Pattern(self.layout.shapes[i], self.bitmap.segment(i))
 
     def tensor(self, name: str) -> SparseTensor:
-        """One weight; its values are a view of this state's."""
+        """Return one weight; its values are a view of this model's."""
         lo, hi = self.bitmap.offsets[self.layout.index(name) :][:2].tolist()
         return SparseTensor(self.pattern(name), self.values[lo:hi])
 
     def rest_tensors(self) -> dict[str, Tensor]:
-        """Everything else by name, in its shape: views of `rest` (float32) and `integers` (int64)."""
+        """Return everything else by name, in its shape: views of `rest` (float32) and `integers` (int64)."""
         return _views(self.rest, self.layout.floats) | _views(self.integers, self.layout.integers)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The four tensors themselves, by name: what a checkpoint writes."""
+        """Return the four tensors themselves, by name: what a checkpoint writes."""
         return {
             "bitmap": self.bitmap.words,
             "values": self.values,
@@ -167,29 +175,29 @@ class Model:
 
     @classmethod
     def from_tensors(cls, layout: Layout, tensors: Mapping[str, Tensor]) -> "Model":
-        """The state that `tensors()` is of, checked; the caller gives the tensors away."""
+        """Return the checked model of what `tensors()` returned; it keeps these tensors, without a copy."""
         wanted = ("bitmap", "values", "rest", "integers")
         if sorted(tensors) != sorted(wanted):
             raise ValueError(f"expected the tensors {list(wanted)}, got {list(tensors)}")
         return cls(layout, layout.bitmap(tensors["bitmap"]), *(tensors[name] for name in wanted[1:]))
 
     def with_values(self, values: Tensor) -> "Model":
-        """The same pattern with other values. Everything else is shared."""
+        """Return this model with other values on the same pattern. Everything else is shared."""
         return replace(self, values=values)
 
     def with_pattern(self, bitmap: Bitmap) -> "Model":
-        """Values carried over where both store the entry, 0 where it is new. Everything else is shared."""
+        """Return this model on another pattern: values where both store the entry, 0 where it is new."""
         return replace(self, bitmap=bitmap, values=masked_average(bitmap, [self.packed]))
 
     def to(self, device: torch.device) -> "Model":
-        """This state itself where it is there already, else a copy on `device`."""
+        """Return this model itself if it is on `device`, else a copy there."""
         if self.values.device == device:
             return self
         bitmap = bitmaps.to(self.bitmap, device)
         return Model(self.layout, bitmap, *(x.to(device) for x in (self.values, self.rest, self.integers)))
 
     def clone(self) -> "Model":
-        """A copy of everything that can be written."""
+        """Return a copy; the pattern, which nobody writes, is shared."""
         values, rest, integers = (x.clone() for x in (self.values, self.rest, self.integers))
         return replace(self, values=values, rest=rest, integers=integers)
 

@@ -1,7 +1,7 @@
 """Which entries of one weight are stored.
 
-A pattern is a shape and a bitmap of one segment, bit i for entry i of the flattened weight. What runs a layer
-comes from it: rows (CSR) and columns (transpose) of the matrix [shape[0], prod(shape[1:])].
+A pattern is a shape and a bitmap of one segment, bit i for entry i of the flattened weight. `csr` and
+`transpose` are index lists of the matrix [shape[0], prod(shape[1:])], for users: layers run on the bitmap.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,12 @@ from sparsefl.kernels.layout import Bitmap, Csr, Transpose
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Pattern:
-    """Immutable. CSR and transpose are built when first asked for and kept as long as the pattern is."""
+    """Immutable. CSR and transpose are built when first asked for and kept as long as the pattern is.
+
+    >>> import torch, sparse_engine as se
+    >>> se.Pattern.from_mask(torch.eye(4, dtype=torch.bool))
+    Pattern((4, 4), 4 of 16 stored)
+    """
 
     shape: tuple[int, ...]
     bitmap: Bitmap
@@ -35,12 +40,12 @@ class Pattern:
 
     @classmethod
     def from_mask(cls, mask: Tensor) -> "Pattern":
-        """Stored where `mask` (bool, in the weight's shape) is true."""
+        """Return the pattern that stores an entry where `mask` (bool, in the weight's shape) is true."""
         checks.dtype(torch.bool, mask=mask)
         return cls(tuple(mask.shape), bitmaps.from_mask(mask.contiguous()))
 
     def mask(self) -> Tensor:
-        """bool, in the weight's shape; a tensor of its own."""
+        """Return a new bool tensor in the weight's shape, true where an entry is stored."""
         return bitmaps.to_mask(self.bitmap).view(self.shape)
 
     @property
@@ -53,7 +58,7 @@ class Pattern:
 
     @property
     def density(self) -> float:
-        """Stored share; 1 for a weight without entries, which misses none."""
+        """Stored share; 1 for a weight without entries."""
         return self.nnz / self.numel if self.numel else 1.0
 
     @cached_property

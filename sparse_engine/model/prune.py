@@ -1,4 +1,4 @@
-"""PQI pruning (SAP): how compressible a layer is says how many of its weights go; the smallest go.
+"""PQI pruning (SAP): how compressible a layer is decides how many of its weights are pruned, smallest first.
 
     d = stored entries of the layer
     I = 1 - mean(|w|^p)^(1/p) / mean(|w|^q)^(1/q)
@@ -6,8 +6,8 @@
     c = floor(d min(gamma (1 - r/d), beta)),   0 <= c < d   to prune
 
 With `round_up`, ceil(r) stands for r, as in the authors' code: for gamma = 1 that is the same number.
-Exactly the c smallest |w| go, ties by position. Counts are float64 arithmetic, so one may be 1 above that of
-the authors' float32 code. The defaults are that code's values.
+Exactly the c smallest |w| are pruned, ties by position. Counts are computed in float64, so one may be 1 above
+that of the authors' float32 code. The defaults are that code's values.
 """
 
 import math
@@ -28,8 +28,13 @@ from sparsefl.kernels.select import select
 
 @dataclass(frozen=True)
 class PQIConfig:
-    """p and q of the index; a larger eta_c keeps fewer, gamma scales the share that goes, beta bounds it;
-    round_up: a whole number is retained before gamma scales what is left."""
+    """p and q of the index. A larger eta_c keeps fewer, gamma scales the share to prune, beta bounds it.
+    round_up: r is rounded up to a whole number before gamma scales the rest.
+
+    >>> import sparse_engine as se
+    >>> se.PQIConfig(gamma=0.9).beta
+    0.9
+    """
 
     p: float = 0.5
     q: float = 1.0
@@ -54,7 +59,18 @@ def pqi(w: Tensor | SparseTensor, mask: Tensor | None = None, p: float = 0.5, q:
 def pqi(
     w: Model | Tensor | SparseTensor, mask: Tensor | None = None, p: float = 0.5, q: float = 1.0
 ) -> dict[str, float] | float:
-    """The PQ index of one weight (dense, perhaps with a mask, or sparse), or of every weight of a state."""
+    """Return the PQ index of one weight as a float, or that of every weight of a model as {name: float}.
+
+    w     a dense tensor, a SparseTensor, or a model
+    mask  bool, in the shape of a dense `w`: only these entries count
+    p, q  of the index, 0 < p < q
+
+    The index is 0 where all entries are equally large, and near 1 where few hold nearly everything.
+
+    >>> import torch, sparse_engine as se
+    >>> se.pqi(torch.ones(4)), se.pqi(torch.tensor([1.0, 0.0, 0.0, 0.0]))
+    (0.0, 0.75)
+    """
     if mask is not None and not isinstance(w, Tensor):
         raise ValueError(f"expected a mask with a dense tensor only, got one with a {type(w).__name__}")
     if isinstance(w, Model):
@@ -69,7 +85,7 @@ def pqi(
 
 
 def prune_counts(state: Model, cfg: PQIConfig = PQIConfig()) -> Tensor:  # noqa: B008 (frozen)
-    """int64 [weights]: c of every weight. A weight that stores something keeps at least one entry."""
+    """Return c of every weight, int64 [weights]. A weight that stores something keeps at least one entry."""
     index = pq(state.values, state.bitmap.offsets, p=cfg.p, q=cfg.q).pqi
     sick = [name for name, i in zip(state.layout.names, index.tolist(), strict=True) if math.isnan(i)]
     if sick:
@@ -88,10 +104,18 @@ def prune_pqi(
     cfg: PQIConfig = PQIConfig(),  # noqa: B008 (frozen)
     target_density: float | None = None,
 ) -> Model:
-    """`state` without its c smallest weights a layer.
+    """Return `state` without the c smallest entries of each layer.
 
-    `target_density` (1 - s*) bounds it: a pruning that would pass it removes only what is left, the same
-    share of c in every layer, and lands on the fewest entries whose density is not below the target.
+    state           a model
+    cfg             constants of the formula that gives c
+    target_density  1 - s*: a pruning that would pass it prunes the same share of c in every layer and ends
+                    on the fewest entries whose density is not below the target
+
+    >>> import torch, sparse_engine as se
+    >>> model = se.compress(torch.nn.Linear(20, 50))
+    >>> pruned = se.prune_pqi(model)
+    >>> pruned.density < 1, se.prune_pqi(model, target_density=0.95).density
+    (True, 0.95)
     """
     c = prune_counts(state, cfg)
     if target_density is not None:
@@ -101,7 +125,15 @@ def prune_pqi(
 
 
 def keep_largest(state: Model, k: Tensor) -> Model:
-    """The k[l] largest |w| of every weight l, or all that it stores; of equal ones the earlier go."""
+    """Return `state` with only the k[l] largest |w| of every weight l.
+
+    state  a model
+    k      int64 [weights]; a weight that stores fewer keeps all. Of equal entries the earlier are dropped
+
+    >>> import torch, sparse_engine as se
+    >>> se.keep_largest(se.compress(torch.nn.Linear(20, 50)), torch.tensor([10])).bitmap.nnz
+    10
+    """
     counts = state.bitmap.counts
     if k.shape != counts.shape or (k < 0).any():
         raise ValueError(f"expected a number from 0 on for each of {len(counts)} weights, got {k.tolist()}")
@@ -109,18 +141,18 @@ def keep_largest(state: Model, k: Tensor) -> Model:
 
 
 def without_smallest(state: Model, c: Tensor) -> Bitmap:
-    """The pattern of `state` after dropping the c[l] smallest |w| of every weight l."""
+    """Return the pattern of `state` after dropping the c[l] smallest |w| of every weight l."""
     dropped = select(state.values, state.bitmap, c)
     return bitmaps.make(state.bitmap.words & ~dropped.words, state.bitmap.segments)
 
 
 def _fewest(density: float, numel: int) -> int:
-    """The smallest k with k / numel >= density, up to the rounding in 1 - s* (1 - 0.7 is above 0.3)."""
+    """Return the smallest k with k / numel >= density, but for rounding in 1 - s* (1 - 0.7 is above 0.3)."""
     return max(math.ceil((density - 1e-12) * numel), 0)
 
 
 def _share(c: Tensor, budget: int) -> Tensor:
-    """c scaled to a total of `budget`: rounded down, then one more where most was lost, ties in order."""
+    """Return c scaled to the total `budget`: rounded down, one more where most was lost, ties in order."""
     counts, total, budget = c.tolist(), int(c.sum()), max(budget, 0)
     if total <= budget:
         return c

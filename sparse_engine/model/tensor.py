@@ -12,7 +12,13 @@ from sparsefl.kernels.pack import pack, unpack
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SparseTensor:
-    """The values are shared, not copied: writing into them writes into whatever they were taken from."""
+    """The values are shared, not copied: writing into them writes into whatever they were taken from.
+
+    >>> import torch, sparse_engine as se
+    >>> w = torch.arange(4.0)
+    >>> se.SparseTensor.from_dense(w, w > 1).values
+    tensor([2., 3.])
+    """
 
     pattern: Pattern
     values: Tensor
@@ -24,19 +30,19 @@ class SparseTensor:
 
     @classmethod
     def from_dense(cls, w: Tensor, mask: Tensor | Pattern) -> "SparseTensor":
-        """What `w` holds on `mask`, copied; the rest of `w` is dropped."""
+        """Return a copy of what `w` holds on `mask`; the other entries of `w` are dropped."""
         pattern = mask if isinstance(mask, Pattern) else Pattern.from_mask(mask)
         if tuple(w.shape) != pattern.shape:
             raise ValueError(f"expected one shape, got {{'w': {tuple(w.shape)}, 'mask': {pattern.shape}}}")
         return cls(pattern, pack(w.detach().reshape(-1), pattern.bitmap))
 
     def to_dense(self) -> Tensor:
-        """In the weight's shape, 0 where nothing is stored."""
+        """Return the dense weight in its shape, 0 where nothing is stored."""
         return unpack(self.values.detach(), self.pattern.bitmap).view(self.pattern.shape)
 
     @property
     def packed(self) -> Packed:
-        """What the kernels take."""
+        """Pattern and values, as the kernels take them."""
         return Packed(self.pattern.bitmap, self.values)
 
     @property

@@ -32,7 +32,12 @@ _NETWORKS: dict[str, Callable[..., nn.Module]] = {
 
 
 def by_name(name: str, **kwargs: Any) -> nn.Module:
-    """The network of that name; `kwargs` are its function's own."""
+    """Return the network of that name; `kwargs` are the arguments of its function.
+
+    >>> import torch, sparse_engine as se
+    >>> se.models.by_name("mlp", in_features=20, num_classes=5)(torch.zeros(2, 20)).shape
+    torch.Size([2, 5])
+    """
     if name not in _NETWORKS:
         raise ValueError(f"expected a network out of {list(_NETWORKS)}, got {name!r}")
     return _NETWORKS[name](**kwargs)

@@ -37,5 +37,10 @@ class AlexNet(nn.Module):
 
 
 def alexnet(num_classes: int = 7, in_channels: int = 3, dropout: float = 0.5) -> nn.Module:
-    """AlexNet for images [in_channels, 64, 64]; any size from 16x16 on works."""
+    """Return AlexNet for images [in_channels, 64, 64]; any size from 16x16 on works.
+
+    >>> import torch, sparse_engine as se
+    >>> se.models.alexnet(num_classes=10)(torch.zeros(2, 3, 64, 64)).shape
+    torch.Size([2, 10])
+    """
     return AlexNet(num_classes, in_channels, dropout)

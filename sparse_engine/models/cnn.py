@@ -24,5 +24,10 @@ class SmallCNN(nn.Module):
 
 
 def small_cnn(num_classes: int = 10, in_channels: int = 3, width: int = 32) -> nn.Module:
-    """A small CNN for images [in_channels, 32, 32]; any size works that is 8x8 (digits) or larger."""
+    """Return a small CNN for images [in_channels, 32, 32]; any size works that is 8x8 (digits) or larger.
+
+    >>> import torch, sparse_engine as se
+    >>> se.models.small_cnn()(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+    """
     return SmallCNN(num_classes, in_channels, width)

@@ -26,5 +26,10 @@ class LeNet5(nn.Module):
 
 
 def lenet5(num_classes: int = 10, in_channels: int = 1) -> nn.Module:
-    """LeNet5 for images [in_channels, 28, 28]; 32x32 works as well."""
+    """Return LeNet5 for images [in_channels, 28, 28]; 32x32 works as well.
+
+    >>> import torch, sparse_engine as se
+    >>> se.models.lenet5()(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
+    """
     return LeNet5(num_classes, in_channels)

@@ -19,5 +19,12 @@ class MLP(nn.Module):
 
 
 def mlp(in_features: int = 64, hidden: int | Sequence[int] = 128, num_classes: int = 10) -> nn.Module:
-    """An MLP for [in_features], or images of that many values. `hidden`: a width or several, () for none."""
+    """Return an MLP for [in_features], or images of that many values.
+
+    `hidden` is a width or several; () for no hidden layer.
+
+    >>> import torch, sparse_engine as se
+    >>> se.models.mlp()(torch.zeros(2, 64)).shape
+    torch.Size([2, 10])
+    """
     return MLP(in_features, [hidden] if isinstance(hidden, int) else hidden, num_classes)

@@ -54,5 +54,10 @@ def _layer(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Sequential:
 
 
 def resnet18(num_classes: int = 10, norm: Norm = "group", in_channels: int = 3) -> nn.Module:
-    """ResNet18 for images [in_channels, 32, 32]; any size from 8x8 on works."""
+    """Return ResNet18 for images [in_channels, 32, 32]; any size from 8x8 on works.
+
+    >>> import torch, sparse_engine as se
+    >>> se.models.resnet18()(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+    """
     return ResNet18(num_classes, norm, in_channels)

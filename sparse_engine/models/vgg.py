@@ -33,5 +33,10 @@ class VGG11(nn.Module):
 
 
 def vgg11(num_classes: int = 100, norm: Norm | None = "group", in_channels: int = 3) -> nn.Module:
-    """VGG11 for images [in_channels, 32, 32]. `norm=None`: without norm layers."""
+    """Return VGG11 for images [in_channels, 32, 32]. `norm=None`: without norm layers.
+
+    >>> import torch, sparse_engine as se
+    >>> se.models.vgg11(num_classes=10)(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+    """
     return VGG11(num_classes, norm, in_channels)

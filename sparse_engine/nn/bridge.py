@@ -1,10 +1,9 @@
-"""nn.Module <-> Model: which weights are prunable, compressing a network, writing a state back into one.
+"""nn.Module <-> Model: which weights are prunable, compressing a network, writing a model back into one.
 
 Prunable are the weights of Conv2d and Linear that can be sparse (sparse_engine/nn/obstacles.py has the
 reasons why one cannot). Everything else goes whole to `rest` or `integers`. Half-precision tensors are
 widened there, which is exact, and narrowed again by `load`; float64 and complex ones would lose something and
-are refused. So are tied tensors: with one weight under two names, which of the two masks holds would be
-anybody's guess.
+are refused. So are tied tensors: one weight under two names would have two masks.
 """
 
 import copy
@@ -29,9 +28,11 @@ Prunable = nn.Conv2d | nn.Linear | SparseLayer  # modules whose weight pruning m
 
 
 def prunable(net: nn.Module, exempt: str | Iterable[str] = EXEMPT) -> dict[str, Tensor]:
-    """Weights that pruning may touch, in module order; `exempt`: names or glob patterns to leave out.
+    """Return {name: weight} of what pruning may touch, in module order.
 
-    Dense weights in their shape; those of sparse layers, which are never exempt, as packed values.
+    exempt  names or glob patterns of weights to leave out
+
+    Dense weights have their shape; those of sparse layers, which are never exempt, are packed values.
     """
     return {name: module.weight for name, module in _prunable(net, exempt).items()}
 
@@ -40,10 +41,17 @@ def prunable(net: nn.Module, exempt: str | Iterable[str] = EXEMPT) -> dict[str, 
 def compress(
     net: nn.Module, masks: Mapping[str, Tensor] | None = None, exempt: str | Iterable[str] = EXEMPT
 ) -> Model:
-    """The at-rest form of `net`, in memory of its own.
+    """Return the weights and buffers of `net` as a Model, in memory of its own.
 
-    `masks`: bool tensors in the shapes of dense weights; a dense weight without one is stored whole. What
-    `net` holds outside a mask is dropped. Sparse layers bring their own pattern.
+    net     a network, sparse or dense
+    masks   {weight's name: bool tensor in its shape} for dense weights; one without a mask is stored whole,
+            entries outside a mask are dropped. Sparse layers bring their own pattern
+    exempt  names or glob patterns of weights that are no subject of pruning: stored whole beside the others
+
+    >>> import torch, sparse_engine as se
+    >>> net = torch.nn.Linear(20, 50)
+    >>> se.compress(net).bitmap.nnz, se.compress(net, {"weight": net.weight > 0}).density < 1
+    (1000, True)
     """
     modules = _prunable(net, exempt)
     _check_masks(masks or {}, modules)
@@ -69,10 +77,13 @@ def compress(
 
 @torch.no_grad()
 def load(net: nn.Module, state: Model | Mapping[str, Any]) -> nn.Module:
-    """Write `state` into `net` and return it: sparse layers take pattern and values, dense weights get zeros
-    where nothing is stored. A refusal changes nothing.
+    """Write `state` into `net` and return `net`.
 
-    `state` may also be the `state_dict()` of a sparse or dense network: a dense network takes both.
+    net    a network of the same layout: sparse layers take pattern and values, dense weights get zeros where
+           nothing is stored
+    state  a Model, or the `state_dict()` of a sparse or dense network: a dense network takes both
+
+    If `state` does not fit, a ValueError lists the differences and `net` is unchanged.
 
     >>> import torch, sparse_engine as se
     >>> sparse = se.sparsify(torch.nn.Linear(20, 50), density=0.1)
@@ -106,7 +117,15 @@ def load(net: nn.Module, state: Model | Mapping[str, Any]) -> nn.Module:
 
 
 def masks(net_or_state: nn.Module | Model, exempt: str | Iterable[str] = EXEMPT) -> dict[str, Tensor]:
-    """{name: bool tensor in the weight's shape}: what is stored. All true for a dense weight."""
+    """Return {weight's name: bool tensor in its shape}, true where an entry is stored.
+
+    net_or_state  a network, whose dense weights are all true, or a Model
+    exempt        names or glob patterns of a network's dense weights to leave out
+
+    >>> import torch, sparse_engine as se
+    >>> se.masks(se.sparsify(torch.nn.Linear(20, 50), density=0.1))["weight"].sum()
+    tensor(100)
+    """
     if isinstance(net_or_state, Model):
         layout, stored = net_or_state.layout, bitmaps.to_mask(net_or_state.bitmap)
         parts = stored.split(layout.segments.sizes) if layout.names else ()
@@ -154,7 +173,7 @@ def _sparse_layers(net: nn.Module) -> dict[str, SparseLayer]:
 
 
 def _tensors(net: nn.Module) -> dict[str, Tensor]:
-    """Parameters and persistent buffers, the very tensors of `net`, each under one name; no sparse weight."""
+    """Return the parameters and persistent buffers of `net` by name, without sparse weights; no copies."""
     sparse = _sparse_layers(net)
     hidden = {*sparse, *(name.removesuffix("weight") + "bitmap" for name in sparse)}
     everything = net.state_dict(keep_vars=True)
@@ -180,7 +199,7 @@ def _load_state_dict(net: nn.Module, state_dict: Mapping[str, Any]) -> nn.Module
 
 
 def _unpacked(net: nn.Module, state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """A state dict in which the weights that are dense in `net` are dense."""
+    """Return a state dict in which the weights that are dense in `net` are dense."""
     result, own = dict(state_dict), net.state_dict(keep_vars=True)
     for name, words in state_dict.items():
         weight = name.removesuffix("bitmap") + "weight"
@@ -213,7 +232,7 @@ def _check_masks(masks: Mapping[str, Tensor], modules: Mapping[str, Prunable]) -
 
 @lru_cache(maxsize=64)
 def _shared(layout: Layout) -> Layout:
-    """Equal layouts become one object: a thousand clients of one network hold its names once."""
+    """Return one object for equal layouts: a thousand clients of one network hold its names once."""
     return layout
 
 

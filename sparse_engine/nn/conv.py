@@ -12,7 +12,7 @@ class SparseConv2d(SparseLayer):
 
     @staticmethod
     def obstacle(conv: nn.Conv2d) -> str | None:
-        """Why this layer cannot run on the sparse kernels; None when it can."""
+        """Return why this layer cannot run on the sparse kernels; None if it can."""
         if conv.groups != 1:
             return f"grouped convolution ({conv.groups} groups)"
         if conv.stride[0] != conv.stride[1]:

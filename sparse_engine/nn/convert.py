@@ -34,16 +34,16 @@ def sparsify(
     masks: Mapping[str, Tensor] | None = None,
     exempt: str | Iterable[str] = EXEMPT,
 ) -> nn.Module:
-    """A copy of `net` whose prunable layers are sparse: the same inputs and outputs, trains with autograd.
+    """Return a copy of `net` with sparse prunable layers: the same inputs and outputs, trains with autograd.
 
     density       share of the weights that is stored, above 0 and at most 1, in the layers that can be sparse
     distribution  how layers share it: "erk" (small layers get a higher density) or "uniform"
     seed          decides which entries are stored
-    masks         instead of a density: {weight's name: bool tensor in its shape}; without one, all is stored
+    masks         instead of a density: {weight's name: bool tensor in its shape}; one without is stored whole
     exempt        names of weights, or glob patterns, that stay dense
 
-    Weights outside a mask are dropped. What cannot be sparse stays as it is: `se.report(net)` lists every
-    weight with the reason, and a warning tells if that is more than half of them.
+    Entries outside a mask are dropped. What cannot be sparse stays dense: `se.report(net)` lists every weight
+    with the reason, and a warning says so if that is more than half of the weights.
 
     >>> import torch, sparse_engine as se
     >>> net = se.sparsify(torch.nn.Sequential(torch.nn.Linear(20, 50), torch.nn.Linear(50, 2)), density=0.1)
@@ -68,7 +68,7 @@ def sparsify(
 
 
 def to_dense(net: nn.Module) -> nn.Module:
-    """A copy of the network as plain torch modules, zeros where nothing is stored.
+    """Return a copy of the network as plain torch modules, with zeros where nothing is stored.
 
     >>> import torch, sparse_engine as se
     >>> se.to_dense(se.sparsify(torch.nn.Linear(20, 50), density=0.1))
@@ -84,9 +84,17 @@ def to_dense(net: nn.Module) -> nn.Module:
 
 @contextmanager
 def dense_gradients(net: nn.Module, use: Callable[[str, Tensor], None]) -> Iterator[None]:
-    """While this is open, backward hands `use` the dense gradient of each sparse weight, one layer at a time.
+    """A context in which a backward pass calls `use(name, gradient)` once per sparse weight.
 
-    The gradient has the dense weight's shape and may be kept or dropped; nobody else keeps it.
+    net  a network from `se.sparsify`
+    use  receives the weight's name and its dense gradient, in the dense weight's shape, layer by layer;
+         nobody else keeps the gradient
+
+    >>> import torch, sparse_engine as se
+    >>> net = se.sparsify(torch.nn.Linear(20, 50), density=0.1)
+    >>> with se.dense_gradients(net, lambda name, gradient: print(name, gradient.shape)):
+    ...     net(torch.randn(3, 20)).sum().backward()
+    weight torch.Size([50, 20])
     """
     layers = {
         f"{p}.weight" if p else "weight": m for p, m in net.named_modules() if isinstance(m, SparseLayer)
@@ -169,7 +177,7 @@ def _masks(
 def _warn_of_little(
     net: nn.Module, density: float, weights: Mapping[str, Tensor], rows: Iterable[Row]
 ) -> None:
-    """A density that most weights do not have. What the user exempts is the user's own choice."""
+    """Warn if most weights cannot be sparse. What the user exempts does not count."""
     covered = sum(w.numel() for w in weights.values())
     unable = sorted(
         (row for row in rows if row.kind == "torch" and row.weights), key=lambda row: -row.weights
@@ -204,7 +212,7 @@ def _sparse(layer: nn.Module, mask: Tensor) -> SparseLayer:
 
 
 def _replaced(net: nn.Module, made: Mapping[nn.Module, nn.Module]) -> nn.Module:
-    """Each layer by what was made of it, wherever it is held: one that serves twice still does."""
+    """Return `net` with each layer replaced by what was made of it, wherever it is held."""
     for module in list(net.modules()):
         for name, child in list(module._modules.items()):
             if child is not None and child in made:
@@ -213,7 +221,7 @@ def _replaced(net: nn.Module, made: Mapping[nn.Module, nn.Module]) -> nn.Module:
 
 
 def _call_layers(net: nn.Module, made: Mapping[nn.Module, nn.Module]) -> None:
-    """Modules with a fast path that would read packed weights as matrices keep to calling their layers."""
+    """Turn off fast paths that would read packed weights as matrices: their modules call their layers."""
     for module in net.modules():
         for kind, (name, value) in FAST_PATHS.items():
             if isinstance(module, kind) and any(below in made for below in module.modules()):

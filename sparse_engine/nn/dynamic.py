@@ -6,9 +6,9 @@
     for x, y in batches:
         optimizer.zero_grad()
         cross_entropy(net(x), y).backward()
-        rigl.step()                     # in place of optimizer.step()
+        rigl.step()                     # instead of optimizer.step()
 
-Every `every` steps the masks move in place of the optimizer's step: each sparse layer drops the share alpha_t
+Every `every` steps the masks move instead of the weights: each sparse layer drops the share alpha_t
 of its smallest weights and grows as many where the dense gradient of that backward pass is largest
 (sparse_engine/model/grow.py). alpha_t falls from alpha0 to 0 as a cosine over the steps up to `until`; after
 them masks stay. Grown weights start at 0, and so do their entries in the optimizer's state (momentum, Adam's
@@ -46,6 +46,15 @@ class RigL:
 
     `moves` counts the moves so far, `fraction` is the share that the next one replaces. With several backward
     passes per step, the last one decides where to grow.
+
+    >>> import torch, sparse_engine as se
+    >>> net = se.sparsify(torch.nn.Linear(20, 50), density=0.1)
+    >>> rigl = se.RigL(net, se.SparseSGD(net, lr=0.1), num_steps=4, every=2)
+    >>> def step():
+    ...     net(torch.randn(3, 20)).square().sum().backward()
+    ...     return rigl.step()
+    >>> [step() for _ in range(4)]
+    [False, False, True, False]
     """
 
     def __init__(
@@ -84,7 +93,7 @@ class RigL:
 
     @torch.no_grad()
     def step(self) -> bool:
-        """One step of training, after backward; returns whether the masks moved instead of the weights."""
+        """Make one step, after backward. Return whether the masks moved instead of the weights."""
         moved = self._growth is not None
         if self._growth is not None:
             self._move(self._growth)
@@ -95,7 +104,7 @@ class RigL:
         return moved
 
     def state_dict(self) -> dict[str, int]:
-        """What a checkpoint needs beside those of network and optimizer."""
+        """Return what a checkpoint needs beside the state dicts of network and optimizer."""
         return {"steps": self.steps, "moves": self.moves}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
@@ -124,7 +133,7 @@ class RigL:
         self.moves += 1
 
     def _carry(self, layer: SparseLayer, kept: Bitmap, new: Bitmap) -> None:
-        """The layer on its new pattern; what the optimizer remembers of its weights goes with them."""
+        """Put the layer on its new pattern, and what the optimizer remembers of its weights with it."""
         old, shape = layer.pattern.bitmap, layer.pattern.shape
         for key, x in self.optimizer.state.get(layer.weight, {}).items():
             if isinstance(x, Tensor) and x.numel() == old.nnz and x.is_floating_point():
@@ -133,7 +142,7 @@ class RigL:
         layer.set_pattern(Pattern(shape, new))
 
     def _model(self) -> Model:
-        """The sparse layers alone, as a model at rest."""
+        """Return the sparse layers alone as a model at rest."""
         layers = [*self._layers.values()]
         layout = Layout(tuple(self._layers), tuple(layer.pattern.shape for layer in layers))
         words = torch.cat([layer.pattern.bitmap.words for layer in layers])

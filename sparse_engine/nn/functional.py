@@ -26,7 +26,7 @@ Watcher = Callable[[Tensor], None]
 def conv2d(
     x: Tensor, values: Tensor, conv: Conv, bias: Tensor | None = None, watch: Watcher | None = None
 ) -> Tensor:
-    """Convolution of images [N, C, H, W] with the packed `values` of `conv`."""
+    """Return the convolution of images [N, C, H, W] with the packed `values` of `conv`, as images."""
     if x.dim() != 4:
         raise ValueError(f"expected images [N, C, H, W], got {tuple(x.shape)}")
     if torch.is_autocast_enabled(x.device.type):  # layers before may be dense, and give half precision there
@@ -37,13 +37,13 @@ def conv2d(
 def linear(
     x: Tensor, values: Tensor, conv: Conv, bias: Tensor | None = None, watch: Watcher | None = None
 ) -> Tensor:
-    """x [..., in] times the sparse weight [out, in], plus bias."""
+    """Return x [..., in] times the transposed sparse weight [out, in], plus bias: [..., out]."""
     images = x.reshape(-1, x.shape[-1])[:, :, None, None]
     return conv2d(images, values, conv, bias, watch)[:, :, 0, 0].view(*x.shape[:-1], conv.out_channels)
 
 
 class _Conv2d(torch.autograd.Function):
-    """On planes [C, H, W, N]: a result that is no view may be changed in place by what follows (ReLU)."""
+    """Works on planes [C, H, W, N]. The result is no view, so that a ReLU may change it in place."""
 
     @staticmethod
     def forward(
@@ -78,7 +78,7 @@ def _kernel(conv: Conv, direction: str, x: Tensor) -> str:
 
 
 def dense_gradient(conv: Conv, x: Tensor, dy: Tensor) -> Tensor:
-    """The gradient of every entry, stored or not, in the weight's shape; x and dy are planes [C, H, W, N]."""
+    """Return the gradient of every entry, stored or not, in the weight's shape; x and dy are planes."""
     full = Conv(
         bitmap.full(conv.bitmap.segments, x.device),
         conv.out_channels,

@@ -1,4 +1,4 @@
-"""Layers that are not pruned, on batch-last images: the same calls, our kernels.
+"""Layers that are not pruned, on batch-last images: the calls stay torch's, the kernels are ours.
 
 Inside a sparsified network's forward this mode sees every torch function. Where the first argument is an
 image in batch-last memory and we have a kernel for the call, the kernel runs; everything else goes to torch
@@ -45,7 +45,7 @@ class BatchLast(TorchFunctionMode):
             raise
 
     def _refuse_packed(self, func: Callable, args: Iterable[Any], cause: Exception | None = None) -> None:
-        """An error that names the layer, if one of `args` is the packed weight of a sparse one, or a view."""
+        """Raise an error that names the layer if one of `args` is a packed weight, or a view of one."""
         flat = [x for x in args if isinstance(x, Tensor) and x.dim() == 1]
         if not flat or self.net is None:
             return
@@ -185,7 +185,7 @@ _KERNELS: dict[Callable, Callable[..., Any]] = {
     Tensor.add: _add,
     Tensor.__add__: _add,
 }
-# On a vector they mean something else than on a matrix, often without an error.
+# These functions mean something else on a vector than on a matrix, often without an error.
 _PRODUCTS = {
     F.linear,
     torch.matmul,

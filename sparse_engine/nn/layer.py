@@ -51,14 +51,14 @@ class SparseLayer(nn.Module):
         self._adopt(tensor.pattern)
 
     def set_pattern(self, pattern: Pattern) -> None:
-        """Another pattern: values are carried over where both store the entry, new entries are 0."""
+        """Take another pattern: values are carried over where both store the entry, new entries are 0."""
         if pattern.shape != self.pattern.shape:
             raise ValueError(f"expected a pattern of shape {self.pattern.shape}, got {pattern.shape}")
         values = masked_average(pattern.bitmap, [Packed(self.pattern.bitmap, self.weight.detach())])
         self._replace(pattern, values)
 
     def set_tensor(self, tensor: SparseTensor) -> None:
-        """Another pattern and its values."""
+        """Take another pattern and its values."""
         if tensor.pattern.shape != self.pattern.shape:
             raise ValueError(f"expected a tensor of shape {self.pattern.shape}, got {tensor.pattern.shape}")
         if torch.equal(tensor.pattern.bitmap.words, self.bitmap):  # plans stay
@@ -68,15 +68,15 @@ class SparseLayer(nn.Module):
             self._replace(tensor.pattern, tensor.values.clone())
 
     def tensor(self) -> SparseTensor:
-        """Pattern and values; the values are the parameter's own memory."""
+        """Return pattern and values; the values are the parameter's own memory."""
         return SparseTensor(self.pattern, self.weight.detach())
 
     def to_dense(self) -> nn.Module:
-        """The same layer in plain torch, zeros where nothing is stored."""
+        """Return this layer as a plain torch module, with zeros where nothing is stored."""
         raise NotImplementedError(f"{type(self).__name__}.to_dense")
 
     def _in_place_of(self: Sparse, dense: nn.Conv2d | nn.Linear) -> Sparse:
-        """Mode, hooks and what is frozen: as in the layer that this one replaces."""
+        """Take mode, hooks and frozen parameters from the layer that this one replaces; return this one."""
         self.weight.requires_grad_(dense.weight.requires_grad)
         if self.bias is not None and dense.bias is not None:
             self.bias.requires_grad_(dense.bias.requires_grad)
@@ -104,9 +104,9 @@ class SparseLayer(nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, *lists: Any
     ) -> None:
-        """A state dict brings its own pattern: adopt it before the values are copied.
+        """Adopt the pattern that a state dict brings, before its values are copied.
 
-        One of the dense network is taken if it has zeros wherever this layer stores nothing.
+        A dense network's is accepted if it has zeros wherever this layer stores nothing.
         """
         words, values = (state_dict.get(prefix + name) for name in ("bitmap", "weight"))
         if isinstance(words, Tensor) and isinstance(values, Tensor) and not torch.equal(words, self.bitmap):
@@ -127,7 +127,7 @@ class SparseLayer(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, *lists)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what is derived. The buffer `bitmap` and the shape are the pattern."""
+        """Leave out what is derived. The buffer `bitmap` and the shape are the pattern."""
         kept = {k: v for k, v in self.__dict__.items() if k not in ("pattern", "conv", "watch")}
         return kept | {"shape": self.pattern.shape}
 

@@ -2,7 +2,7 @@
 
 ReLU and sums are torch's; their results come from our pool of buffers like everything else here.
 
-Images are [N, C, H, W] whose memory is [C, H, W, N]; results are again. The Functions see planes.
+Images, also those returned, are [N, C, H, W] whose memory is [C, H, W, N]. The Functions see planes.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> Tensor:
-    """Updates the running statistics in place when training."""
+    """Return normalised images; update the running statistics in place when training."""
     running = running_mean, running_var
     return to_images(_BatchNorm.apply(to_planes(x), gamma, beta, *running, training, momentum, eps))
 
@@ -40,7 +40,7 @@ def max_pool(x: Tensor, window: Window) -> Tensor:
 
 
 def average_pool(x: Tensor, window: Window | tuple[int, int]) -> Tensor:
-    """`window`, or the size of the output: an adaptive pool."""
+    """Return the pooled images. `window` may be the size of the output instead: an adaptive pool."""
     return to_images(_AveragePool.apply(to_planes(x), window))
 
 

@@ -1,7 +1,7 @@
 """Why a weight cannot be sparse: decided here for `sparsify`, `compress`, `masks` and `report` alike.
 
-A layer is replaced only if nothing is lost by it: its forward is torch's, nobody else holds its tensors, and
-nobody but the layer itself reads them. Whatever else there is stays dense, with a reason in words.
+A layer is replaced only if nothing is lost: its forward is torch's, no other module holds its tensors, and
+only the layer itself reads them. Everything else stays dense, with a reason in words.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ FAST_PATHS: dict[type[nn.Module], tuple[str, object]] = {
 
 
 def obstacles(net: nn.Module) -> dict[str, str | None]:
-    """{path of a Conv2d or Linear: why its weight cannot be sparse, None when it can}, in module order."""
+    """Return {path of a Conv2d or Linear: why it cannot be sparse, None if it can}, in module order."""
     read = {
         id(below): f"nn.{type(module).__name__} {path!r} reads its weight as a matrix"
         for path, module in net.named_modules()
@@ -41,7 +41,7 @@ def obstacles(net: nn.Module) -> dict[str, str | None]:
 
 
 def sharing(net: nn.Module) -> dict[int, list[str]]:
-    """{id of a parameter: its names}, of the parameters that modules of `net` hold in common."""
+    """Return {id of a parameter: its names} for the parameters that several modules of `net` hold."""
     names: dict[int, list[str]] = {}
     for path, module in net.named_modules():
         for name, parameter in module._parameters.items():
@@ -51,7 +51,7 @@ def sharing(net: nn.Module) -> dict[int, list[str]]:
 
 
 def computed_from(module: nn.Module) -> str | None:
-    """What makes a layer's weight anew before each use (weight_norm, spectral_norm, prune); None: nothing."""
+    """Return what recomputes a layer's weight before each use (weight_norm, prune, ...), or None."""
     if is_parametrized(module):
         lists = module.get_submodule("parametrizations").children()
         kinds = [type(one).__name__.lstrip("_") for found in lists for one in found.children()]
@@ -62,7 +62,7 @@ def computed_from(module: nn.Module) -> str | None:
 
 
 def lazy_layers(net: nn.Module) -> list[str]:
-    """Paths of the modules that do not know their shapes yet."""
+    """Return the paths of the modules that do not know their shapes yet."""
     return [path for path, m in net.named_modules() if any(is_lazy(p) for p in m._parameters.values())]
 
 

@@ -1,4 +1,4 @@
-"""SGD for networks with sparse layers: every parameter, packed or dense, in one native pass each.
+"""SGD for networks with sparse layers: one native pass per parameter, packed or dense.
 
 s  = min(1, max_norm / |g|)
 d  = s g + lambda w
@@ -19,7 +19,22 @@ from sparsefl.kernels.masked_sgd import masked_sgd_
 class SparseSGD(Optimizer):
     """As torch.optim.SGD, with `max_norm` to clip the gradient's norm over all parameters.
 
+    net           a network, sparse or dense; its parameters that need gradients are trained
+    lr            learning rate
+    momentum      from 0, below 1
+    weight_decay  L2 penalty
+    nesterov      Nesterov's momentum
+    max_norm      the gradient is scaled down to this norm if it is longer; None: never
+
     A layer whose pattern was replaced starts with fresh momentum.
+
+    >>> import torch, sparse_engine as se
+    >>> net = se.sparsify(torch.nn.Linear(20, 50), density=0.1)
+    >>> before = net.weight.detach().clone()
+    >>> net(torch.randn(3, 20)).sum().backward()
+    >>> se.SparseSGD(net, lr=0.1, momentum=0.9).step()
+    >>> torch.equal(net.weight, before)
+    False
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What runs sparse in a network and what does not: a row for every layer and parameter that holds weights.
+"""What runs sparse in a network and what does not: one row per layer or parameter that holds weights.
 
 Weights are tensors of two or more dimensions. Biases, norms and other vectors have no rows; the total counts
 them. A tensor that two layers share counts once, at its first name.
@@ -61,12 +61,12 @@ class Report(Sequence[Row]):
 
     @property
     def sparse_weights(self) -> int:
-        """Those of `weights` that are in sparse layers, stored or not."""
+        """All weights of sparse layers, stored or not."""
         return sum(row.weights for row in self.rows if row.kind == "sparse")
 
     @property
     def density(self) -> float:
-        """Stored share of the weights in sparse layers; 1 where there are none."""
+        """Stored share of the weights in sparse layers; 1 if there are none."""
         stored = sum(row.stored for row in self.rows if row.kind == "sparse")
         return stored / self.sparse_weights if self.sparse_weights else 1.0
 
@@ -141,9 +141,12 @@ _NUMBERS = ("weights", "density", "FLOP")
 
 
 def report(net: nn.Module, input_shape: Sequence[int] | None = None, *, sample: Any = None) -> Report:
-    """Every layer and parameter that holds weights: sparse or dense, and why.
+    """Return one row per layer or parameter that holds weights: whether it is sparse or dense, and why.
 
-    `input_shape`, or a `sample` of what the network takes, as `se.count_flops` has them: then FLOP too.
+    net          a network, sparse or dense
+    input_shape  the shape of one sample, to count FLOP too (as in `se.count_flops`)
+    sample       instead of a shape: what the network takes, with a batch of one
+
     The result is a sequence of rows, and a table when it is printed.
 
     >>> import torch, sparse_engine as se
@@ -194,7 +197,7 @@ def _rows(net: nn.Module) -> Iterator[Row]:
 
 
 def _weights(path: str, module: nn.Module) -> dict[str, Tensor]:
-    """{name: tensor} of a module's own weights, those behind a parametrization too."""
+    """Return {name: tensor} of a module's own weights, those behind a parametrization too."""
     if isinstance(module, ParametrizationList):
         return {}  # its owner's
     within = f"{path}." if path else ""
@@ -206,14 +209,14 @@ def _weights(path: str, module: nn.Module) -> dict[str, Tensor]:
 
 
 def _quantised(module: nn.Module) -> int:
-    """Entries of a weight that is no parameter, but what a method returns."""
+    """Return the number of entries of a quantised weight, which a method returns; 0 if there is none."""
     weight = getattr(module, "weight", None)
     found = weight() if callable(weight) and not isinstance(weight, Tensor | nn.Module) else None
     return found.numel() if isinstance(found, Tensor) and found.is_quantized else 0
 
 
 def _is_layer(module: nn.Module) -> bool:
-    """torch's own, or derived from one: then it is one thing. Containers are not."""
+    """Return whether this is a layer of torch, or derived from one. Containers are none."""
     own = [c for c in type(module).__mro__ if c.__module__.startswith("torch.") and c is not nn.Module]
     return any(issubclass(c, nn.Module) and c.__module__ != "torch.nn.modules.container" for c in own)
 
@@ -232,13 +235,13 @@ def _sized(row: Row, weights: Mapping[str, Tensor]) -> Row:
 
 
 def _vectors(net: nn.Module) -> int:
-    """Entries of the parameters that have no row."""
+    """Return the number of entries of the parameters that have no row."""
     packed = {id(m.weight) for m in net.modules() if isinstance(m, SparseLayer)}
     return sum(p.numel() for p in net.parameters() if not is_lazy(p) and p.dim() < 2 and id(p) not in packed)
 
 
 def _flops(row: Row, net: nn.Module, flops: Flops | None) -> tuple[int, int] | None:
-    """(dense, now) of the layer; None where it is not known how its weights are used."""
+    """Return the FLOP of a layer as (dense, now); None if it is unknown how its weights are used."""
     if flops is None or row.name not in (layers := dict(net.named_modules())):
         return None
     if not is_counted(layers[row.name]):

@@ -1,6 +1,6 @@
-"""The class that a sparsified network gets: its own, run with batch-last images between the layers.
+"""The class that a sparsified network gets: derived from its own, with batch-last images between the layers.
 
-It is made at run time, once for each class of a network. Pickle and copy rebuild it from that class.
+It is made at run time, once per class of a network. Pickle and copy rebuild it from that class.
 """
 
 import copy
@@ -18,7 +18,7 @@ from sparse_engine.nn.intercept import BatchLast
 
 
 class Wrapped(nn.Module):
-    """Put before the network's own class, whose forward `super()` finds: runs it with batch-last images."""
+    """A mixin placed before the network's class: makes images batch-last, then calls the network's forward."""
 
     own_class: type[nn.Module]
 
@@ -37,14 +37,17 @@ class Wrapped(nn.Module):
 
 
 def wrap(net: nn.Module) -> nn.Module:
-    """The instance gets a class of its own, as torch.nn.utils.parametrize does it: names and methods stay."""
+    """Give `net` the sparse class of its own class and return it; names and methods stay.
+
+    torch.nn.utils.parametrize changes classes in the same way.
+    """
     if not isinstance(net, Wrapped):
         net.__class__ = _class(type(net))  # type: ignore[arg-type]
     return net
 
 
 def unwrap(net: nn.Module) -> nn.Module:
-    """The instance gets its own class back."""
+    """Give `net` its own class back and return it."""
     if isinstance(net, Wrapped):
         net.__class__ = net.own_class  # type: ignore[assignment]
     return net

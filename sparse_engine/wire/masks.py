@@ -28,7 +28,10 @@ BUILDING: tuple[Codec, ...] = ("difference", "known")  # on a mask that the rece
 
 
 def shortest(bitmap: Bitmap, known: Bitmap | None) -> tuple[Codec, Bytes]:
-    """The codec that takes the fewest bytes, and these. Sizes are foretold; who comes close is tried."""
+    """Return the codec that takes the fewest bytes, and its bytes.
+
+    Sizes are estimated first; only codecs within 2 % of the smallest estimate are encoded.
+    """
     foretold = sizes(bitmap, known)
     near = 1.02 * min(foretold.values()) + 64
     tried = [(codec, write(codec, bitmap, known)) for codec, size in foretold.items() if size <= near]
@@ -36,7 +39,7 @@ def shortest(bitmap: Bitmap, known: Bitmap | None) -> tuple[Codec, Bytes]:
 
 
 def sizes(bitmap: Bitmap, known: Bitmap | None) -> dict[Codec, float]:
-    """About how many bytes each codec takes that fits; the one that wins a tie first."""
+    """Return about how many bytes each applicable codec takes; the first of equal ones wins."""
     segments, count = bitmap.segments, 4 * len(bitmap.segments)
     bits = mask_code.entropy(mask_code.flips(bitmap), segments)
     alone: dict[Codec, float] = {
@@ -51,12 +54,12 @@ def sizes(bitmap: Bitmap, known: Bitmap | None) -> dict[Codec, float]:
 
 
 def most(segments: Segments) -> int:
-    """Bytes that the shortest section never exceeds."""
+    """Return a number of bytes that the shortest section never exceeds."""
     return 4 * len(segments) + _up_to_4(sum(map(_bytes, segments.sizes)))
 
 
 def write(codec: Codec, bitmap: Bitmap, known: Bitmap | None) -> Bytes:
-    """The section of `bitmap`."""
+    """Return the section of `bitmap` in this codec."""
     if codec == "known":
         return np.empty(0, np.uint8)
     if codec == "bitmap":
@@ -68,7 +71,7 @@ def write(codec: Codec, bitmap: Bitmap, known: Bitmap | None) -> Bytes:
 
 
 def counts(codec: Codec, section: Bytes, segments: Segments, known: Bitmap | None) -> Flips:
-    """What the section says was dropped and grown since `known`, or since nothing; no more than there is."""
+    """Return what the section says was dropped and grown since `known` (None: an empty mask), checked."""
     none = torch.zeros(len(segments), dtype=torch.int64)
     if codec == "known":
         return Flips(none, none)
@@ -85,7 +88,7 @@ def counts(codec: Codec, section: Bytes, segments: Segments, known: Bitmap | Non
 
 
 def read(codec: Codec, section: Bytes, segments: Segments, flips: Flips, known: Bitmap | None) -> Bitmap:
-    """The mask of a section whose `counts` are `flips`."""
+    """Return the mask of a section whose `counts` are `flips`."""
     if codec == "known":
         assert known is not None
         if section.size:
@@ -100,7 +103,7 @@ def read(codec: Codec, section: Bytes, segments: Segments, flips: Flips, known: 
 
 
 def digest(bitmap: Bitmap) -> int:
-    """By which sender and receiver agree on a known mask."""
+    """Return the number by which sender and receiver agree on a known mask."""
     return bitmap.derived("checksum", lambda b: checksum(as_bytes(b.words)))
 
 

@@ -59,7 +59,7 @@ class WireError(ValueError):
 
 @dataclass(frozen=True)
 class Header:
-    """What a message says of itself, and how long its parts are."""
+    """The fields of a message's header, and how long its parts are."""
 
     version: int
     mask: masks.Codec
@@ -86,10 +86,10 @@ class Header:
 
 
 class Residual:
-    """What messages lost so far, sent with the next one: one for all who get the same messages.
+    """What lossy messages lost so far, to be added to the next one: one per stream of messages.
 
     `state` is None before the first message, then a Model whose values and exempt weights are what was lost.
-    Where the next message stores no such entry, it is forgotten.
+    The loss of an entry that the next message does not store is forgotten.
     """
 
     def __init__(self, state: Model | None = None) -> None:
@@ -107,11 +107,21 @@ def encode(
     mask: masks.Codec | None = None,
     pack: bool = True,
 ) -> bytes:
-    """`state` as a message.
+    """Return `state` as a message.
 
-    `known`: a mask that the receiver has, so that only the changes travel where that is shorter. `residual`
-    is added to what is sent, and then holds what this message lost. `mask`: this codec, not the shortest.
-    `pack=False`: values as they are, faster.
+    state          a model
+    sender, round  numbers that travel in the header
+    values         how numbers travel: "fp32" (exact), "bf16", "fp16", "q8" or "q16"
+    known          a mask that the receiver has: only the changes travel if that is shorter
+    residual       is added to what is sent, and then holds what this message lost
+    mask           this mask codec; None: the shortest
+    pack           False: values as they are, which is faster and longer
+
+    >>> import torch, sparse_engine as se
+    >>> model = se.compress(se.sparsify(torch.nn.Linear(20, 50), density=0.1))
+    >>> blob = se.wire.encode(model, sender=3, round=7)
+    >>> torch.equal(se.wire.decode(blob, like=model).values, model.values)
+    True
     """
     message = _message(state, sender, round, values, known, residual, mask, pack)
     message.sent(residual)
@@ -130,7 +140,17 @@ def encode_into(
     mask: masks.Codec | None = None,
     pack: bool = True,
 ) -> int:
-    """What `encode` gives, into a writable buffer; how many bytes it took. `max_bytes` always suffice."""
+    """Write what `encode` returns into a writable buffer; return how many bytes it took.
+
+    `max_bytes` bytes always suffice. The other arguments are those of `encode`.
+
+    >>> import torch, sparse_engine as se
+    >>> model = se.compress(se.sparsify(torch.nn.Linear(20, 50), density=0.1))
+    >>> buffer = bytearray(se.wire.max_bytes(model))
+    >>> size = se.wire.encode_into(buffer, model)
+    >>> bytes(buffer[:size]) == se.wire.encode(model)
+    True
+    """
     out = _view(buffer)
     message = _message(state, sender, round, values, known, residual, mask, pack)
     nbytes = sum(part.size for part in message.parts)
@@ -150,9 +170,17 @@ def decode(
     sender: int | None = None,
     round: int | None = None,
 ) -> Model:
-    """The state in a message for a model like `like`, on its device; a WireError for anything else.
+    """Return the model in a message; raise a WireError for bytes that are no message for this receiver.
 
-    `known`: the mask that the sender builds on. `sender`, `round`: to refuse others than these.
+    blob           the bytes of a message
+    like           a model or layout of the same network; the result is on its device
+    known          the mask that the sender builds on
+    sender, round  refuse messages with other numbers; None: accept any
+
+    >>> import torch, sparse_engine as se
+    >>> model = se.compress(se.sparsify(torch.nn.Linear(20, 50), density=0.1))
+    >>> se.wire.decode(se.wire.encode(model, values="q8"), like=model).density
+    0.1
     """
     layout, device = (like, _CPU) if isinstance(like, Layout) else (like.layout, like.values.device)
     before, data = _known(known, layout), _view(blob)
@@ -168,7 +196,14 @@ def decode(
 
 
 def inspect(blob: Any) -> Header:
-    """What a message says of itself. That it is whole is checked, of which model it is is not."""
+    """Return the header of a message. Its checksum is checked; which model it belongs to is not.
+
+    >>> import torch, sparse_engine as se
+    >>> model = se.compress(se.sparsify(torch.nn.Linear(20, 50), density=0.1))
+    >>> header = se.wire.inspect(se.wire.encode(model, sender=3, round=7))
+    >>> header.sender, header.round, header.values
+    (3, 7, 'fp32')
+    """
     data = _view(blob)
     header = _header(data)
     _verify(data, header)
@@ -176,7 +211,16 @@ def inspect(blob: Any) -> Header:
 
 
 def max_bytes(like: Model | Layout, values: Values = "fp32") -> int:
-    """No message of such a model is longer, unless it is told which mask codec to use."""
+    """Return a number of bytes that no message of such a model exceeds, unless its mask codec is given.
+
+    like    a model or a layout
+    values  how numbers travel, as in `encode`
+
+    >>> import torch, sparse_engine as se
+    >>> model = se.compress(se.sparsify(torch.nn.Linear(20, 50), density=0.1))
+    >>> len(se.wire.encode(model)) <= se.wire.max_bytes(model)
+    True
+    """
     layout = like if isinstance(like, Layout) else like.layout
     plan, segments = _plan(layout), layout.segments
     weights = _codec(values).size(segments.numel + plan.num_weights)
@@ -326,7 +370,7 @@ def _state(data: Bytes, header: Header, layout: Layout, known: Bitmap | None) ->
 
 
 def _built_on(header: Header, known: Bitmap | None) -> Bitmap | None:
-    """The mask that the message builds on, if any."""
+    """Return the mask that the message builds on, if any."""
     if header.mask not in masks.BUILDING:
         _expect(header.known == 0, "no known mask for this codec", f"{header.known:016x}")
         return None
@@ -361,13 +405,13 @@ def _with_lost(state: Model, lost: Model | None) -> Model:
 
 
 def _weights(state: Model) -> Tensor:
-    """All that goes into the section of values."""
+    """Return all numbers that go into the section of values."""
     exempt = _plan(state.layout).weights
     return torch.cat([state.values, *(state.rest[part] for part in exempt)]) if exempt else state.values
 
 
 def _split(state: Model, weights: Tensor) -> Model:
-    """A state with these weights and nothing else, on the pattern of `state`."""
+    """Return a model with these weights and nothing else, on the pattern of `state`."""
     stored, rest = state.bitmap.nnz, torch.zeros_like(state.rest)
     _put(rest, _plan(state.layout).weights, weights[stored:])
     return replace(state, values=weights[:stored], rest=rest)

@@ -1,4 +1,4 @@
-"""A model, or a difference of two, in b bits a number: unbiased, with a scale for every 256 of them (QSGD,
+"""A model, or a difference of two, in b bits per number: unbiased, with one scale per 256 numbers (QSGD,
 Alistarh et al., NeurIPS 2017, in buckets).
 
     Q(x) = s c,   c = floor(x / s + u),   u ~ U[0, 1),   s = max |x| / L of 256 in a row,   L = 2^(b-1) - 1
@@ -37,24 +37,24 @@ _START, _HEADER = 8, Struct("<4sBBHQQ")
 
 
 def levels(bits: int) -> int:
-    """L: codes run from -L to L."""
+    """Return L: codes run from -L to L."""
     if bits not in BITS:
         raise ValueError(f"expected from {BITS[0]} to {BITS[-1]} bits a number, got {bits}")
     return 2 ** (bits - 1) - 1
 
 
 def damping(bits: int) -> float:
-    """tau: what Q has to be divided by to be a contraction, whatever x is."""
+    """Return tau: Q / tau is a contraction for every x."""
     return 1 + min(BLOCK / (4 * levels(bits) ** 2), sqrt(BLOCK) / levels(bits))
 
 
 def num_bytes(n: int, bits: int) -> int:
-    """Bytes of a message of n numbers."""
+    """Return the bytes of a message of n numbers."""
     return _HEADER.size + 4 * -(-n // BLOCK) + bits * -(-n // 8)
 
 
 def encode(state: Model, bits: int, generator: torch.Generator) -> bytes:
-    """Q of every number in `state`; `generator` draws u."""
+    """Return the message of Q(x) for every number x in `state`; `generator` draws u."""
     x = torch.cat([state.values, state.rest])
     scales, codes = _quantised(x, levels(bits), generator)
     body = np.concatenate([_uint64(x.numel()), as_bytes(scales), _packed(codes, bits)])
@@ -63,7 +63,7 @@ def encode(state: Model, bits: int, generator: torch.Generator) -> bytes:
 
 
 def decode(blob: bytes, like: Model) -> Model:
-    """What a message of a model with the pattern of `like` says; a WireError for anything else."""
+    """Return the model in a message, on the pattern of `like`; raise a WireError for anything else."""
     data = np.frombuffer(blob, np.uint8)
     n = like.values.numel() + like.rest.numel()
     bits = _checked(data, n)
@@ -80,7 +80,7 @@ def decode(blob: bytes, like: Model) -> Model:
 
 
 def _quantised(x: Tensor, top: int, generator: torch.Generator) -> tuple[Tensor, NDArray[np.uint8]]:
-    """Scales, and codes from 0 to 2 `top`."""
+    """Return the scales, and codes from 0 to 2 `top`."""
     blocks = _blocks(x)
     scales = blocks.abs().amax(1, keepdim=True) / top
     if not bool(torch.isfinite(scales).all()):
@@ -91,7 +91,7 @@ def _quantised(x: Tensor, top: int, generator: torch.Generator) -> tuple[Tensor,
 
 
 def _packed(codes: NDArray[np.uint8], bits: int) -> Bytes:
-    """8 codes as one number, whose lowest bytes are kept."""
+    """Return the codes packed: 8 codes make one number, whose lowest bytes are kept."""
     if bits == 8:
         return np.pad(codes, (0, -codes.size % 8))
     eight = np.pad(codes, (0, -codes.size % 8)).reshape(-1, 8).astype("<u8")
@@ -113,7 +113,7 @@ def _shifts(bits: int) -> NDArray[np.uint64]:
 
 
 def _checked(data: Bytes, n: int) -> int:
-    """Bits of a whole message of n numbers."""
+    """Return the bits per number of a message of n numbers, once it is checked."""
     if data.size < _HEADER.size:
         raise WireError(f"expected at least the {_HEADER.size} bytes of a header, got {data.size}")
     magic, version, bits, zero, found, count = _HEADER.unpack(data[: _HEADER.size].tobytes())

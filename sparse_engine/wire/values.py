@@ -1,4 +1,4 @@
-"""How numbers travel: exactly, in 16 bits, in 8 with a scale for every 256 of them, or in 16 with one scale.
+"""How numbers travel: exactly, in 16 bits, in 8 with one scale per 256 numbers, or in 16 with one scale.
 
     fp32   4 byte        exact
     bf16   2             3 digits, the range of fp32
@@ -59,14 +59,14 @@ class Scaled:
 
     @property
     def largest(self) -> int:
-        """Of the codes; the least is its opposite."""
+        """The largest code; the smallest is its negative."""
         return torch.iinfo(self.dtype).max
 
     def size(self, n: int) -> int:
         return self.head(n) + n * self.width
 
     def head(self, n: int) -> int:
-        """Bytes of the scales."""
+        """Return the bytes of the scales."""
         return 4 * -(-n // self._block(n))
 
     def encode(self, x: Tensor) -> Bytes:
@@ -99,32 +99,32 @@ CODECS: dict[str, Codec] = {
 
 
 def pack(codec: Codec, data: Bytes, n: int) -> Bytes | None:
-    """What `codec` made of n numbers, in fewer bytes; None where there is nothing to gain."""
+    """Return what `codec` made of n numbers in fewer bytes; None if there is nothing to gain."""
     split = codec.head(n)
     code = number_code.encode(data[split:], codec.width)
     return None if code is None else np.concatenate([data[:split], code])
 
 
 def unpack(codec: Codec, data: Bytes, n: int) -> Bytes:
-    """What was packed, n numbers, exactly."""
+    """Return the n numbers that were packed, exactly as they were."""
     split = codec.head(n)
     return np.concatenate([data[:split], number_code.decode(data[split:], n, codec.width)])
 
 
 def as_bytes(x: Tensor) -> Bytes:
-    """The memory of a contiguous CPU tensor."""
+    """Return the memory of a contiguous CPU tensor."""
     return x.detach().view(-1).view(torch.uint8).numpy() if x.numel() else np.empty(0, np.uint8)
 
 
 def from_bytes(data: Bytes, dtype: torch.dtype) -> Tensor:
-    """A tensor of its own that `as_bytes` gives `data` of; `data` need not be aligned."""
+    """Return a new tensor whose `as_bytes` is `data`, which need not be aligned."""
     x = torch.empty(data.size // dtype.itemsize, dtype=dtype)
     as_bytes(x)[:] = data
     return x
 
 
 def _blocks(x: Tensor, size: int) -> Tensor:
-    """[ceil(n / size), size], filled with zeros."""
+    """Return x as [ceil(n / size), size], filled up with zeros."""
     missing = -x.numel() % size
     return torch.nn.functional.pad(x, (0, missing)).view(-1, size) if missing else x.view(-1, size)
 
