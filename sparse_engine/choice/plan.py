@@ -61,7 +61,7 @@ class Plan:
         return found if found in conv.kernels else rule
 
     def identity(self) -> str:
-        """Return a text that is equal for plans that choose the same kernels, whatever their file is called."""
+        """Return a text that is equal for plans that choose the same kernels, whatever their files."""
         if not self.measured:
             return "built-in rule"
         return f"measured, sha256 {hashlib.sha256(_text(self.measured).encode()).hexdigest()[:16]}"

@@ -45,7 +45,7 @@ def rigl(
     grow: Literal["gradient", "random"] = "gradient",
     seed: int | None = None,
 ) -> Model:
-    """Return `state` on its next pattern: kept entries keep their value, grown ones are 0, if just dropped too.
+    """Return `state` on its next pattern: kept entries keep their value, grown ones are 0.
 
     state     a model
     grads     dense gradients by weight's name, or a function that returns the one of a name; it is called

@@ -18,7 +18,7 @@ from sparse_engine.nn.intercept import BatchLast
 
 
 class Wrapped(nn.Module):
-    """A mixin placed before the network's class: makes images batch-last, then calls the network's forward."""
+    """A mixin before the network's class: makes images batch-last, then calls the network's forward."""
 
     own_class: type[nn.Module]
 
