@@ -7,6 +7,8 @@ back.
 """
 
 import importlib
+import importlib.util
+import pkgutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,6 +17,7 @@ from typing import Any
 
 import torch
 
+from sparsefl import kernels
 from sparsefl.kernels import native, settings
 from sparsefl.kernels.errors import NoKernel, SettingError
 from sparsefl.kernels.settings import BACKENDS
@@ -53,12 +56,29 @@ def use_backend(name: str) -> Iterator[None]:
         _forced.reset(token)
 
 
-def variants() -> list[str]:
-    """Every backend this machine can run, the native one once per instruction set."""
+def variants(operation: str | None = None) -> list[str]:
+    """Every backend this machine can run, the native one once per instruction set.
+
+    operation: the name of a folder of kernels, such as "sparse_conv"; only backends that have it then.
+    """
     names = ["reference", *(f"cpu:{isa}" for isa in native.isas())]
     if _triton_runs("cuda" if torch.cuda.is_available() else "cpu"):
         names.append("triton")
-    return names
+    if operation is None:
+        return names
+    if operation not in operations():
+        raise ValueError(f"expected an operation out of {operations()}, got {operation!r}")
+    return [name for name in names if _exists(operation, _split(name)[0])]
+
+
+def operations() -> list[str]:
+    """The folders of kernels that hold an operation, or a family of them: those with a reference."""
+    packages = (module.name for module in pkgutil.iter_modules(kernels.__path__) if module.ispkg)
+    return sorted(name for name in packages if _exists(name, "reference"))
+
+
+def _exists(operation: str, backend: str) -> bool:
+    return importlib.util.find_spec(f"{kernels.__name__}.{operation}._{backend}") is not None
 
 
 def backend_for(device: str) -> str:

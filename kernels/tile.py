@@ -247,3 +247,48 @@ def _count_kernel(WORDS, T, N, num_blocks: tl.int64):
 
 
 _count = Config("bitmap_count", _count_kernel, "*i64 *i64 *i64 i64", {})
+
+
+@kernel
+def _pack_kernel(D, WORDS, T, RANKS, V):
+    b = tl.program_id(0).to(tl.int64)
+    word, dense, size = block_row(T, b)
+    words = load_words(WORDS, word, size)
+    stored = to_bits(words)
+    v = tl.load(D + dense + lanes(), mask=stored, other=0)
+    tl.store(V + tl.load(RANKS + b) + packed(words), v, mask=stored)
+
+
+@kernel
+def _unpack_kernel(V, WORDS, T, RANKS, D, ALIGNED: tl.constexpr):
+    b = tl.program_id(0).to(tl.int64)
+    word, dense, size = block_row(T, b)
+    words = load_words(WORDS, word, size)
+    v = tl.load(V + tl.load(RANKS + b) + packed(words), mask=to_bits(words), other=0)
+    D, inside = dense_lanes(D, dense, size, ALIGNED)
+    tl.store(D, v, mask=inside)
+
+
+_FLOATS, _INDICES = "*fp32 *i64 *i64 *i64 *fp32", "*i32 *i64 *i64 *i64 *i32"
+_pack = {
+    torch.float32: Config("pack", _pack_kernel, _FLOATS, {}),
+    torch.int32: Config("bitmap_transpose", _pack_kernel, _INDICES, {}),
+}
+_unpack = {
+    (dtype, aligned): Config(op, _unpack_kernel, types, {"ALIGNED": aligned})
+    for dtype, op, types in ((torch.float32, "unpack", _FLOATS), (torch.int32, "bitmap_transpose", _INDICES))
+    for aligned in (True, False)
+}
+
+
+def pack(dense: Tensor, bitmap: Bitmap, out: Tensor) -> None:
+    """packed[rank] = dense[entry], one program per block; float32, or int32 (indices of a transpose)."""
+    table = blocks(bitmap.segments, dense.device)
+    _pack[dense.dtype].launch(len(table), dense, bitmap.words, table, ranks(bitmap), out)
+
+
+def unpack(values: Tensor, bitmap: Bitmap, out: Tensor) -> None:
+    """dense[entry] = packed[rank], 0 where nothing is stored; float32 or int32."""
+    table = blocks(bitmap.segments, values.device)
+    config = _unpack[values.dtype, aligned_dense(out, bitmap.segments)]
+    config.launch(len(table), values, bitmap.words, table, ranks(bitmap), out)

@@ -9,9 +9,10 @@ from sparsefl.kernels import bitmap, registry
 from sparsefl.kernels.layout import Bitmap, Segments
 
 
-def variants(*, without: Sequence[str] = ()) -> list[str]:
-    """Backends to test: the registry's own list, so that a new one is tested because it exists."""
-    return [name for name in registry.variants() if name.split(":")[0] not in without]
+def variants(operation: str | None = None, *, without: Sequence[str] = ()) -> list[str]:
+    """Backends to test an operation on: the registry's own list, so that one is tested because it exists.
+    `without`: what a test compares with (the reference), or what is too slow for it (the interpreter)."""
+    return [name for name in registry.variants(operation) if name.split(":")[0] not in without]
 
 
 def random_bitmap(sizes: Sequence[int], density: float, seed: int = 0) -> Bitmap:

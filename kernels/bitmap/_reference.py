@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from sparsefl.kernels.layout import WORD, Csr, Segments, Transpose
+from sparsefl.kernels.layout import Csr, Segments, Transpose
+from sparsefl.kernels.reference import bits, dense_mask, write_words
 from sparsefl.kernels.registry import register
 
 
@@ -17,16 +18,7 @@ def bitmap_count(words: Tensor, segments: Segments) -> Tensor:
 
 @register("bitmap_from_mask", "reference")
 def bitmap_from_mask(mask: Tensor, segments: Segments, words: Tensor) -> None:
-    words.zero_()
-    position = torch.arange(WORD, device=mask.device)
-    for entries, lo, hi in zip(
-        mask.split(segments.sizes), segments.starts[:-1], segments.starts[1:], strict=True
-    ):
-        padded = torch.zeros(int(hi - lo) * WORD, dtype=torch.int64, device=mask.device)
-        padded[: entries.numel()] = entries
-        words[lo:hi] = (padded.view(-1, WORD) << position).sum(
-            1
-        )  # sums of distinct powers: wraps at bit 63 as it should
+    write_words(mask, segments, words)
 
 
 @register("bitmap_to_mask", "reference")
@@ -51,18 +43,3 @@ def bitmap_transpose(words: Tensor, rows: int, cols: int, out: Transpose) -> Non
     out.order.copy_(rank[row * cols + column])
     out.pointers[0] = 0
     out.pointers[1:] = stored.sum(0).cumsum(0)
-
-
-def bits(words: Tensor) -> Tensor:
-    """bool [words, 64]"""
-    return ((words[:, None] >> torch.arange(WORD, device=words.device)) & 1).bool()
-
-
-def dense_mask(words: Tensor, segments: Segments) -> Tensor:
-    """bool [numel]: every segment's bits without the padding."""
-    stored = bits(words).view(-1)
-    parts = [
-        stored[lo * WORD : lo * WORD + n]
-        for lo, n in zip(segments.starts.tolist(), segments.sizes, strict=False)
-    ]
-    return torch.cat(parts) if parts else stored

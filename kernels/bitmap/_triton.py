@@ -13,7 +13,6 @@ from torch import Tensor
 
 from sparsefl.kernels import tile
 from sparsefl.kernels.layout import Bitmap, Csr, Segments, Transpose
-from sparsefl.kernels.pack._triton import pack_any, unpack_any
 from sparsefl.kernels.registry import register
 
 
@@ -95,12 +94,12 @@ def bitmap_transpose(words: Tensor, rows: int, cols: int, out: Transpose) -> Non
     nnz, device = out.order.numel(), words.device
     place = torch.empty(rows * cols, dtype=torch.int32, device=device)
     number = torch.arange(1, nnz + 1, dtype=torch.int32, device=device)
-    unpack_any(number, _matrix(words, rows * cols, nnz), place)
+    tile.unpack(number, _matrix(words, rows * cols, nnz), place)
     place = place.view(rows, cols).t().contiguous().view(-1)
     flipped = _matrix(torch.empty_like(words), rows * cols, nnz)
     bitmap_from_mask(place != 0, flipped.segments, flipped.words)
     _csr_of(flipped, rows, Csr(out.pointers, out.rows))
-    pack_any(place - 1, flipped, out.order)
+    tile.pack(place - 1, flipped, out.order)
 
 
 def _csr_of(matrix: Bitmap, cols: int, out: Csr) -> None:

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from sparsefl.kernels.bitmap._reference import dense_mask
 from sparsefl.kernels.layout import Packed
+from sparsefl.kernels.reference import dense_mask
 from sparsefl.kernels.registry import register
 
 

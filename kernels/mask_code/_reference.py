@@ -22,9 +22,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sparsefl.kernels.bitmap._reference import bitmap_from_mask, dense_mask
 from sparsefl.kernels.layout import Bitmap, Segments
 from sparsefl.kernels.mask_code import Flips
+from sparsefl.kernels.reference import dense_mask, write_words
 from sparsefl.kernels.registry import register
 
 Bytes = NDArray[np.uint8]
@@ -81,7 +81,7 @@ def mask_decode(code: Bytes, segments: Segments, known: Bitmap | None, flips: Fl
         new[old], new[~old] = ~gone, come
     if reader.x != [LOW] * LANES or reader.words:
         return False
-    bitmap_from_mask(mask, segments, words)
+    write_words(mask, segments, words)
     return True
 
 

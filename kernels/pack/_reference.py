@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from sparsefl.kernels.bitmap._reference import dense_mask
 from sparsefl.kernels.layout import Bitmap
+from sparsefl.kernels.reference import dense_mask
 from sparsefl.kernels.registry import register
 
 

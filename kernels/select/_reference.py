@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from sparsefl.kernels.bitmap._reference import bitmap_from_mask, dense_mask
 from sparsefl.kernels.layout import Bitmap
+from sparsefl.kernels.reference import dense_mask, write_words
 from sparsefl.kernels.registry import register
 
 
@@ -20,5 +20,5 @@ def select(x: Tensor, candidates: Bitmap, k: Tensor, largest: bool, dense: bool,
     sizes = candidates.counts.tolist()
     for s, at, count in zip(score.split(sizes), position.split(sizes), k.tolist(), strict=True):
         chosen[at[s.sort(descending=largest, stable=True).indices[:count]]] = True
-    bitmap_from_mask(chosen, candidates.segments, words)
+    write_words(chosen, candidates.segments, words)
     return True

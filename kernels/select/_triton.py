@@ -21,7 +21,6 @@ from torch import Tensor
 
 from sparsefl.kernels import tile
 from sparsefl.kernels.layout import Bitmap
-from sparsefl.kernels.pack._triton import pack
 from sparsefl.kernels.registry import register
 
 BINS = tl.constexpr(256)
@@ -122,7 +121,7 @@ def select(x: Tensor, candidates: Bitmap, k: Tensor, largest: bool, dense: bool,
     tile.float32(x=x)
     if dense:
         x, scores = x.new_empty(candidates.nnz), x
-        pack(scores, candidates, x)
+        tile.pack(scores, candidates, x)
     new = lambda n, dtype: torch.zeros(n, dtype=dtype, device=x.device)  # noqa: E731
     prefix, bad = new(len(k), torch.int32), new(1, torch.int32)
     k = tile.send(k.clone(), x.device)  # a copy: it counts down

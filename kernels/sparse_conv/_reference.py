@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn import grad
 
-from sparsefl.kernels.bitmap._reference import dense_mask
+from sparsefl.kernels.reference import dense_mask
 from sparsefl.kernels.registry import register
 from sparsefl.kernels.sparse_conv import Conv
 

@@ -7,7 +7,7 @@ from helpers import randn, variants
 from sparsefl.kernels import use_backend, use_threads
 from sparsefl.kernels.add_relu import add_relu, add_relu_
 
-VARIANTS = variants(without=["triton"])
+VARIANTS = variants("add_relu")
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

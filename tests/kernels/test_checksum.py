@@ -7,7 +7,7 @@ from helpers import variants
 from sparsefl.kernels import use_backend
 from sparsefl.kernels.checksum import checksum
 
-EVERY = variants(without=("triton",))
+EVERY = variants("checksum")
 
 
 def of(data: bytes, seed: int = 0) -> int:

@@ -15,8 +15,8 @@ from sparsefl.kernels.layout import Segments
 from sparsefl.kernels.mask_code import Flips
 from sparsefl.kernels.mask_code._reference import LOW, ORDER, frequencies
 
-NATIVE = variants(without=("reference", "triton"))
-EVERY = variants(without=("triton",))
+NATIVE = variants("mask_code", without=["reference"])
+EVERY = variants("mask_code")
 SIZES = (1, 7, 8, 9, 63, 64, 65, 130, 0, 1000)
 
 

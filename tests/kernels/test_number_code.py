@@ -11,8 +11,8 @@ from sparsefl.kernels import number_code, use_backend
 from sparsefl.kernels.number_code import BLOCK
 from sparsefl.kernels.number_code._reference import LOW, frequencies
 
-EVERY = variants(without=("triton",))
-NATIVE = variants(without=("reference", "triton"))
+EVERY = variants("number_code")
+NATIVE = variants("number_code", without=["reference"])
 DTYPES = {4: torch.float32, 2: torch.bfloat16, 1: torch.int8}
 
 

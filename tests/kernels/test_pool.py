@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from sparsefl.kernels import pool, use_backend, use_threads
 from sparsefl.kernels.pool import Window
 
-NATIVE = variants(without=["reference", "triton"])
+NATIVE = variants("pool", without=["reference"])
 ALL = [*NATIVE, "reference"]
 
 

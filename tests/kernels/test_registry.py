@@ -1,6 +1,7 @@
 """Which implementation runs, and that what is asked for and missing raises."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -97,6 +98,27 @@ def test_variants_are_the_reference_every_instruction_set_and_triton():
     for name in registry.variants():
         with use_backend(name):
             pass
+
+
+def test_variants_of_an_operation_are_those_that_have_a_file_for_it():
+    package = Path(registry.__file__).parent
+    assert set(registry.operations()) == {path.parent.name for path in package.glob("*/_reference.py")}
+    for operation in registry.operations():
+        has = [name for name in registry.variants() if backend_file(package / operation, name).exists()]
+        assert registry.variants(operation) == has and "reference" in has
+    with pytest.raises(ValueError, match=r"expected an operation out of \['add_relu', .*, got 'conv'"):
+        registry.variants("conv")
+
+
+def backend_file(folder, variant):
+    return folder / f"_{variant.split(':')[0]}.py"
+
+
+@pytest.mark.parametrize("operation", registry.operations())
+def test_every_operation_is_tested_on_all_its_backends(operation):
+    text = (Path(__file__).parent / f"test_{operation}.py").read_text()
+    assert re.search(rf'variants\("{operation}"(, without=\["reference"\])?\)', text)
+    assert "variants()" not in text
 
 
 def test_backend_from_the_environment():

@@ -11,7 +11,7 @@ from sparsefl.kernels import use_backend, use_threads
 from sparsefl.kernels.sparse_conv import _cpu_plan as plan
 from sparsefl.kernels.sparse_conv._cpu_sweep import FEW_LINEAR, Sweep
 
-NATIVE = variants(without=["reference", "triton"])
+NATIVE = variants("sparse_conv", without=["reference"])
 
 
 def case(conv, height, width, batch, seed=0):
