@@ -2,7 +2,7 @@
 
 from fl.data.arrays import from_arrays
 from fl.data.batches import batches, evaluation_batches
-from fl.data.dataset import Dataset, Part
+from fl.data.dataset import Dataset, Part, standardised
 from fl.data.lists import partition_by_groups, partition_by_lists
 from fl.data.partition import partition
 from fl.data.samples import Partition, Samples
@@ -24,4 +24,5 @@ __all__ = [
     "partition",
     "partition_by_groups",
     "partition_by_lists",
+    "standardised",
 ]

@@ -35,6 +35,8 @@ def batches(
     order = rng.permutation(indices)
     shifts, mirrored = rng.integers(0, 2 * PAD + 1, (2, len(order))), rng.random(len(order)) < 0.5
     change = data.augment if augment is None else augment
+    if change and not data.is_image:
+        raise ValueError(f"expected images to crop and mirror, got samples {data.shape} of {data.name}")
     return _train(data, order, shifts, mirrored, batch_size, change)
 
 

@@ -6,7 +6,7 @@ mean and std are of the training part, and a batch holds (x - mean) / std: one o
 else one for everything or one per entry of the last axis. Without them (numbers, as a rule) x stays as it is.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,6 +89,20 @@ class Dataset:
             wanted = " or ".join(map(str, sorted(lengths)))
             given = f"mean={self.mean}, std={self.std}"
             raise ValueError(f"{self.name}: expected {wanted} means and positive stds, got {given}")
+
+
+def standardised(data: Dataset) -> Dataset:
+    """`data`, whose batches hold (x - mean) / std of the training part, floats too. Arrays are not copied.
+
+    >>> import numpy as np
+    >>> from fl.data import from_arrays
+    >>> x = np.array([[1, 10], [3, 30]] * 5, np.float32)
+    >>> data = standardised(from_arrays(x, np.zeros(10, int), x, np.zeros(10, int)))
+    >>> data.mean, data.std
+    ((2.0, 20.0), (1.0, 10.0))
+    """
+    mean, std = statistics(data.train.x)
+    return replace(data, mean=mean, std=std)
 
 
 def statistics(x: X) -> tuple[Values, Values]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fl.config.source import is_path
 from fl.data import cifar, memory, npz
-from fl.data.dataset import Dataset, X, statistics
+from fl.data.dataset import Dataset, X, standardised
 
 _CIFAR_PAGE = "the CIFAR page of Alex Krizhevsky (www.cs.toronto.edu/~kriz/cifar.html)"
 _HAM_PAGE = "Harvard Dataverse (dataset 'The HAM10000 dataset', doi:10.7910/DVN/DBW86T)"
@@ -66,8 +66,7 @@ def resized(data: Dataset, size: int) -> Dataset:
     if data.shape[1:] == (size, size):
         return data
     train, test = (replace(part, x=_resize(part.x, size)) for part in (data.train, data.test))
-    mean, std = statistics(train.x)
-    return replace(data, train=train, test=test, mean=mean, std=std)
+    return standardised(replace(data, train=train, test=test))
 
 
 def _resize(images: X, size: int) -> NDArray[np.uint8]:

@@ -1,7 +1,5 @@
 """Batches against a plain loop over images; random order and augmentation from the given stream alone."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -9,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fl.data import batches, evaluation_batches, from_arrays
+from fl.data import batches, evaluation_batches, from_arrays, standardised
 from fl.data.batches import PAD, crop_and_mirror
 from fl.data.dataset import statistics
 from fl.rng import stream
@@ -212,7 +210,7 @@ def test_numbers_come_out_as_they_are_and_stay_so(shape):
 def test_numbers_with_a_mean_are_normalised(shape, view):
     x = np.random.default_rng(0).normal(3, 2, size=(20, *shape)).astype(np.float32)
     mean, std = statistics(x)
-    data = replace(from_arrays(x, np.zeros(20, int), x, np.zeros(20, int)), mean=mean, std=std)
+    data = standardised(from_arrays(x, np.zeros(20, int), x, np.zeros(20, int)))
     got, _ = next(evaluation_batches(data, np.arange(20), 20))
     expected = (x - np.reshape(mean, view)) / np.reshape(std, view)
     np.testing.assert_allclose(got.numpy(), expected, rtol=1e-4, atol=1e-5)
@@ -225,3 +223,9 @@ def test_images_of_numbers_are_cropped_and_mirrored():
     got, _ = next(batches(data, np.arange(20), 20, np.random.default_rng(0), augment=True))
     assert got.shape == (20, 3, 6, 6) and (got == 0).any()
     assert set(got[got != 0].tolist()) <= set(x.reshape(-1).tolist())
+
+
+def test_vectors_are_not_cropped():
+    data = from_arrays(np.zeros((20, 4)), np.zeros(20, int))
+    with pytest.raises(ValueError, match=r"expected images to crop and mirror, got samples \(4,\) of arrays"):
+        batches(data, np.arange(3), 2, np.random.default_rng(0), augment=True)

@@ -7,7 +7,7 @@ import pytest
 
 import fl.data
 
-PUBLIC = ["arrays", "lists", "partition", "sets", "sources"]
+PUBLIC = ["arrays", "dataset", "lists", "partition", "sets", "sources"]
 
 
 @pytest.mark.parametrize("name", PUBLIC)
