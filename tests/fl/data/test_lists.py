@@ -6,7 +6,7 @@ import torch
 
 from fl import config
 from fl.data import from_arrays, load, partition, partition_by_groups, partition_by_lists
-from fl.run import runs
+from fl.run import setup
 
 
 def grouped(sizes, test_sizes=None, seed=0):
@@ -161,7 +161,7 @@ def test_natural_clients_of_a_configuration(tmp_path):
         "num_clients=4",
     ]
     changes += ["num_rounds=2", "training.epochs=1", "training.batch_size=16", "topology.degree=2"]
-    setting = runs.prepare(config.changed(config.Config(), changes))
+    setting = setup.prepare(config.changed(config.Config(), changes))
     sizes = np.bincount(setting.data.train.groups)
     assert np.diff(setting.partition.train.indptr).tolist() == sizes.tolist()
     assert (sizes + np.diff(setting.partition.test.indptr)).tolist() == np.bincount(groups).tolist()
