@@ -26,8 +26,8 @@ class Key:
 
     A key with `of` is made from another: one of a round from the clients' column of that name, one of a run
     from the rounds' lines. `sums` says how: "rounds" are the numbers of the rounds in which it is not 0.
-    A key of a round that is made from a column is in the lines of all algorithms: those of one that has no
-    such column get what nothing sums to.
+    A key of a round that is made from a column, and that an algorithm of this package declares, is in the
+    lines of all algorithms: those of one that has no such column get what nothing sums to.
     """
 
     name: str

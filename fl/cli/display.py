@@ -166,7 +166,7 @@ def figures(record: Record) -> str:
         f"sent {size(record['bytes_total'])}",
         f"{record['wall_s']:.1f} s",
     ]
-    parts[2:2] = [key.shown.format(record[key.name]) for key in keys.declared("round") if _told(key, record)]
+    parts[2:2] = [key.shown.format(record[key.name]) for key in keys.progress() if _told(key, record)]
     if record.get("accuracy_global") is not None:
         parts.insert(1, f"server's model {percent(record['accuracy_global'])}")
     return "  ".join(parts)
@@ -175,4 +175,4 @@ def figures(record: Record) -> str:
 def _told(key: Key, record: Record) -> bool:
     """Whether a line of progress has it: not where it is null, or a count of 0."""
     value = record.get(key.name)
-    return bool(key.shown) and value is not None and not (isinstance(value, int) and value == 0)
+    return value is not None and not (isinstance(value, int) and value == 0)

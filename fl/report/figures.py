@@ -276,7 +276,7 @@ def _si(figure: go.Figure | None, unit: str = "") -> go.Figure | None:
 def _marked(figure: go.Figure | None, run: Recorded) -> go.Figure | None:
     """With the rounds that keys of the summary name."""
     if figure is not None and run.summary is not None:
-        for key in keys.declared("run", run.config.algorithm):
+        for key in keys.own("run", run.config.algorithm):
             at = run.summary[key.name]
             if not key.mark or at is None:
                 continue

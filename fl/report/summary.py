@@ -34,7 +34,7 @@ def summary_rows(summary: Record) -> list[Row]:
 
 def _declared(ours: Record) -> list[Row]:
     """What the algorithm of the run wants to be there."""
-    shown = [key for key in keys.declared("run", ours["algorithm"]) if key.shown]
+    shown = [key for key in keys.own("run", ours["algorithm"]) if key.shown]
     return [(key.shown, _text(ours[key.name]), "", "") for key in shown]
 
 

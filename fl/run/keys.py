@@ -1,18 +1,18 @@
 """Every key of metrics.jsonl, clients.jsonl and summary.json: one table, from which the sums of a run, the
 costs of a comparison, the checks of what is read and docs/reference/metrics.md are made.
-
-`python -m fl.run.keys > docs/reference/metrics.md` writes that page anew.
 """
 
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from fl import algorithms
 from fl.keys import Figure, Key, Level, Where
 from fl.run.meters import METERS
 
+_PACKAGE = f"{algorithms.__name__}."
 _client = partial(Key, where="client")
 _run = partial(Key, where="run")
 _METERS = tuple(key for meter in METERS for key in meter.keys)
@@ -173,37 +173,60 @@ TIMING = tuple(dict.fromkeys(key.name for key in (*ROUND_ENDS, *CLIENT_ENDS) if 
 FILES: dict[Where, str] = {"round": "metrics.jsonl", "client": "clients.jsonl", "run": "summary.json"}
 
 
-def declared(where: Where, algorithm: str | None = None) -> tuple[Key, ...]:
-    """What algorithms add, or what `algorithm` adds; one that is not registered declares nothing."""
-    found = algorithms.registered()
-    modules = found.values() if algorithm is None else [found[algorithm]] if algorithm in found else []
-    keys = (key for module in modules for key in getattr(module, "KEYS", ()) if key.where == where)
-    return tuple({key.name: key for key in keys}.values())
+def own(where: Where, algorithm: str) -> tuple[Key, ...]:
+    """What `algorithm` declares; one that is not known here declares nothing."""
+    return _of(where, [_module(algorithm)])
+
+
+def declared(where: Where, algorithm: str = "") -> tuple[Key, ...]:
+    """What the algorithms of this package declare, and `algorithm` where it is another's."""
+    shipped = [one for one in algorithms.registered().values() if _is_ours(one)]
+    return _of(where, [*shipped, _module(algorithm)])
 
 
 def figures(algorithm: str) -> tuple[Figure, ...]:
     """What a report draws of a run of `algorithm` beside what it draws of all."""
-    return getattr(algorithms.registered().get(algorithm), "FIGURES", ())
+    return getattr(_module(algorithm), "FIGURES", ())
 
 
 def levels(algorithm: str) -> tuple[Level, ...]:
     """Lines across figures, of a run of `algorithm`."""
-    return getattr(algorithms.registered().get(algorithm), "LEVELS", ())
+    return getattr(_module(algorithm), "LEVELS", ())
 
 
-def table(where: Where) -> tuple[Key, ...]:
+def progress() -> tuple[Key, ...]:
+    """Keys of rounds that any algorithm wants to be in lines of progress."""
+    return tuple(key for key in _of("round", algorithms.registered().values()) if key.shown)
+
+
+def table(where: Where, algorithm: str = "") -> tuple[Key, ...]:
     """All keys of a file, in the order of the reference."""
-    own = declared(where)
+    more = declared(where, algorithm)
     if where == "round":
-        return (*ROUND, *own, *SERVER, *ROUND_ENDS)
+        return (*ROUND, *more, *SERVER, *ROUND_ENDS)
     if where == "client":
-        return (*CLIENT, *own, *CLIENT_ENDS)
-    return (*RUN, *RUN_SUMS, *own, *RUN_COSTS, *RUN_ENDS)
+        return (*CLIENT, *more, *CLIENT_ENDS)
+    return (*RUN, *RUN_SUMS, *more, *RUN_COSTS, *RUN_ENDS)
 
 
-def sums() -> tuple[Key, ...]:
+def sums(algorithm: str = "") -> tuple[Key, ...]:
     """The keys of a summary that are made from lines, in its order."""
-    return tuple(key for key in table("run") if key.of)
+    return tuple(key for key in table("run", algorithm) if key.of)
+
+
+def _of(where: Where, modules: Iterable[Any]) -> tuple[Key, ...]:
+    """Of keys with the same name, the last one."""
+    keys = (key for module in modules for key in getattr(module, "KEYS", ()) if key.where == where)
+    return tuple({key.name: key for key in keys}.values())
+
+
+def _is_ours(algorithm: object) -> bool:
+    return getattr(algorithm, "__name__", "").startswith(_PACKAGE)
+
+
+def _module(algorithm: str) -> Any:
+    """As it is registered: nothing is imported."""
+    return algorithms.registered().get(Path(algorithm).stem)
 
 
 def costs() -> tuple[Key, ...]:
@@ -216,62 +239,7 @@ def references() -> tuple[Key, ...]:
     return tuple(key for key in RUN_COSTS if key.sums == "sum" and key.reference)
 
 
-def unknown(where: Where, names: Iterable[str]) -> list[str]:
+def unknown(where: Where, names: Iterable[str], algorithm: str = "") -> list[str]:
     """The names that no table has."""
-    known = {key.name for key in table(where)}
+    known = {key.name for key in table(where, algorithm)}
     return [name for name in names if name not in known]
-
-
-def reference() -> str:
-    """docs/reference/metrics.md."""
-    parts = [_page(where) for where in FILES]
-    return "\n".join([_HEAD, *parts]).rstrip() + "\n"
-
-
-_HEAD = """\
-# Keys of a run's files
-
-Made from the tables of the sources: `python -m fl.run.keys > docs/reference/metrics.md`.
-
-*Exact* keys are the same for any number of workers and on every machine of one kind. *Measured* ones differ
-from run to run. *Modelled* ones come from the device model (`[devices]`). Shares are from 0 to 1. `null`:
-there was none. Keys of one algorithm are declared by its module (fl/keys.py says how). Those of a round that
-are made from clients' columns stand in the lines of all algorithms.
-"""
-_TITLES = {
-    "round": "one object per round",
-    "client": "one object per client and round in which it trained",
-    "run": "written when the last round is done",
-}
-_HOW = {
-    "sum": "sum of",
-    "max": "largest",
-    "mean": "mean of",
-    "last": "last",
-    "rounds": "rounds with",
-}
-
-
-def _page(where: Where) -> str:
-    rows = [_row(key) for key in table(where)]
-    head = ["| key | unit | kind | made from | meaning | declared by |", "|---|---|---|---|---|---|"]
-    return "\n".join([f"## {FILES[where]}: {_TITLES[where]}", "", *head, *rows, ""])
-
-
-def _row(key: Key) -> str:
-    cells = f"`{key.name}`", key.unit, key.kind, _made(key), key.text.replace("|", "\\|"), _owners(key)
-    return f"| {' | '.join(cells)} |"
-
-
-def _made(key: Key) -> str:
-    return f"{_HOW[key.sums]} `{key.of}`" if key.of else ""
-
-
-def _owners(key: Key) -> str:
-    """The algorithms that declare it."""
-    found = algorithms.registered()
-    return ", ".join(name for name, module in found.items() if key in getattr(module, "KEYS", ()))
-
-
-if __name__ == "__main__":
-    print(reference(), end="")

@@ -162,7 +162,7 @@ class Run:
         devices = env.devices.devices(env.num_clients, env.seed, t)
         modelled = metrics.modelled(result, reports, env.devices, devices)
         lr = learning_rate(self.cfg.training, t)
-        record = metrics.round_record(t, result, reports, modelled, lr, readings)
+        record = metrics.round_record(t, result, reports, modelled, lr, readings, self.cfg.algorithm)
         clients = (
             [*metrics.client_records(t, result, reports, modelled)] if self.cfg.run.record_clients else []
         )

@@ -53,8 +53,9 @@ def round_record(
     modelled: Modelled,
     lr: float,
     readings: Readings,
+    algorithm: str = "",
 ) -> Record:
-    """One line of metrics.jsonl; `readings` are those of the meters."""
+    """One line of metrics.jsonl; `readings` are those of the meters, `algorithm` says what it has beside."""
     trained = [reports[k] for k in sorted(reports)]
     accuracy, before = _accuracies(result, reports)
     schedule = result.schedule
@@ -74,7 +75,7 @@ def round_record(
         "sim_energy_j": modelled.energy_j,
         "depth": schedule.depth,
         "parallelism": schedule.parallelism,
-        **_over_clients(result.columns),
+        **_over_clients(result.columns, algorithm),
         **result.facts,
         "lr": lr,
         **readings,
@@ -118,7 +119,7 @@ def summarise(cfg: Config, rounds: Sequence[Record], workers: int, environment: 
         "kernels": cfg.training.kernels,
         "values": cfg.messages.values,
         **accuracies(rounds),
-        **{key.name: over_rounds(key, rounds) for key in keys.sums()},
+        **{key.name: over_rounds(key, rounds) for key in keys.sums(cfg.algorithm)},
         "workers": workers,
         "environment": dict(environment),
     }
@@ -147,9 +148,9 @@ def accuracies(rounds: Sequence[Record]) -> Record:
     }
 
 
-def _over_clients(columns: Mapping[str, Sequence[Any]]) -> Record:
-    """Keys of a round that are made from clients' columns: those that any algorithm declares."""
-    made = [key for key in keys.declared("round") if key.of]
+def _over_clients(columns: Mapping[str, Sequence[Any]], algorithm: str) -> Record:
+    """Keys of a round that are made from clients' columns: those of ours, and of the algorithm that ran."""
+    made = [key for key in keys.declared("round", algorithm) if key.of]
     return {key.name: summed(key.sums, columns.get(key.of, ())) for key in made}
 
 

@@ -166,16 +166,16 @@ def summarised(
         raise RunDirError(
             f"expected the figures of a round in each line of {METRICS}, got {missing}"
         ) from wrong
-    maybe = _nullable()
-    lists = {key.name for key in keys.sums() if key.sums == "rounds"}
+    maybe = _nullable(cfg.algorithm)
+    lists = {key.name for key in keys.sums(cfg.algorithm) if key.sums == "rounds"}
     for key in summary.keys() - {*_TEXTS, *lists, "environment"}:
         if _number(summary[key], f"{METRICS}: {key}") is None and key not in maybe:
             raise RunDirError(f"{METRICS}: {key}: expected a number, got none")
     return summary
 
 
-def _nullable() -> set[str]:
-    return {key.name for key in keys.table("run") if key.null}
+def _nullable(algorithm: str = "") -> set[str]:
+    return {key.name for key in keys.table("run", algorithm) if key.null}
 
 
 def twins(path: Path) -> dict[str, Record | None]:

@@ -1,6 +1,7 @@
 """One table of keys: what runs write is in it, and what is made from it is current."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,7 +10,7 @@ from fl.algorithms import dispfl
 from fl.cli import display
 from fl.keys import Figure, Key, Level
 from fl.report import figures, summary
-from fl.run import keys, recorded, runs
+from fl.run import keys, recorded, reference, runs
 from fl.run.rundir import CLIENTS, METRICS, read_jsonl
 from fl.run.runs import Options
 
@@ -62,15 +63,30 @@ def test_costs_and_references():
     assert [key.name for key in keys.costs()] == costs.split()
 
 
-def test_the_reference_is_current():
-    """If not: python -m fl.run.keys > docs/reference/metrics.md"""
-    assert (ROOT / "docs/reference/metrics.md").read_text() == keys.reference()
-
-
 def test_generic_layers_name_no_key_of_an_algorithm():
     for source in (path for folder in GENERIC for path in (ROOT / folder).rglob("*.py")):
         text = source.read_text()
         assert not [name for name in OWN if f'"{name}"' in text or f"'{name}'" in text], source
+
+
+def test_algorithms_of_others_add_keys_to_their_own_runs_alone(monkeypatch):
+    mine = SimpleNamespace(
+        __name__="mine",
+        KEYS=(
+            Key("norm_mean", "of updates", of="norm", sums="mean", null=True, shown="norm {:.1f}"),
+            Key("norm_max", "largest", where="run", of="norm_mean", sums="max"),
+        ),
+    )
+    all_of_them = algorithms.registered() | {"mine": mine}
+    monkeypatch.setattr(algorithms, "registered", lambda: all_of_them)
+    for name in ("mine", "folder/mine.py"):
+        assert not keys.unknown("round", ["norm_mean"], name) and not keys.unknown("run", ["norm_max"], name)
+        assert [key.name for key in keys.own("run", name)] == ["norm_max"]
+    for name in ("", "fedavg", "nobody"):
+        assert keys.unknown("round", ["norm_mean"], name) and keys.unknown("run", ["norm_max"], name)
+        assert "norm_max" not in {key.name for key in keys.sums(name)}
+        assert "votes" in {key.name for key in keys.declared("round", name)}
+    assert "norm_mean" in {key.name for key in keys.progress()} and "norm" not in reference.text()
 
 
 @pytest.fixture
@@ -111,4 +127,4 @@ def test_what_an_algorithm_declares_is_everywhere(shows, tiny, tmp_path):
     shown = panels["Weight"].figure
     assert [*shown.data[0].y] == [0, 2, 4] and len(shown.layout.shapes) == 3  # a level, two marks
     assert "Votes to prune" not in panels
-    assert "| `weight_max` |  | exact | largest `weight_sum` | largest | dispfl |" in keys.reference()
+    assert "| `weight_max` |  | exact | largest `weight_sum` | largest | dispfl |" in reference.text()
