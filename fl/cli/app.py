@@ -54,7 +54,10 @@ def run(
             help="run once more and compare: dense (on dense kernels) or fp32 (with exact messages)"
         ),
     ] = None,
-    log: Annotated[str | None, typer.Option(help="tensorboard: curves as well")] = None,
+    log: Annotated[
+        str | None,
+        typer.Option(help="figures of rounds as well to: csv, tensorboard, wandb, mlflow (with commas)"),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="remove an earlier run in --out DIR, and nothing else there")
     ] = False,

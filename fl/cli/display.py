@@ -1,8 +1,7 @@
-"""What a run says while it runs: bars on a terminal, lines elsewhere, TensorBoard; a table at the end."""
+"""What a run says while it runs: bars on a terminal, lines elsewhere; a table at the end."""
 
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -19,12 +18,10 @@ from rich.text import Text
 
 from fl.cli.exits import say
 from fl.config import Config
-from fl.errors import ConfigError, Missing
 from fl.keys import Key
 from fl.report.summary import SUMMARY_COLUMNS, describe, summary_rows
-from fl.run import files, keys
+from fl.run import keys
 from fl.run.events import Listener, Record
-from fl.run.names import TENSORBOARD
 from fl.units import duration, percent, size
 
 
@@ -84,43 +81,6 @@ class Bars(Listener):
 
     def run_stopped(self) -> None:
         self.progress.stop()
-
-
-class TensorBoard(Listener):
-    """Every number of metrics.jsonl as a curve, under DIR/tensorboard."""
-
-    def __init__(self) -> None:
-        self._make = self._find()
-        self._writer: Any = None
-
-    @staticmethod
-    def _find() -> Any:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as missing:
-            raise Missing(
-                "expected the package tensorboard, got none: pip install 'sparsefl[tensorboard]'"
-            ) from missing
-        return SummaryWriter
-
-    def run_started(self, config: Config, path: Path | None, first: int) -> None:
-        if path is None:
-            raise ConfigError("expected a directory of the run for TensorBoard, got none: name one with out")
-        files.is_folder(path / TENSORBOARD)  # or nothing: a link would lead elsewhere
-        # purge_step hides what a run that is resumed here wrote after its checkpoint
-        self._writer = self._make(path / TENSORBOARD, purge_step=first)
-
-    def round_finished(self, record: Record) -> None:
-        for key, value in record.items():
-            if isinstance(value, int | float) and key != "round":
-                self._writer.add_scalar(key, value, record["round"])
-        for name, density in record.get("layer_density", {}).items():
-            self._writer.add_scalar(f"layer_density/{name}", density, record["round"])
-        self._writer.flush()
-
-    def run_stopped(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
 
 
 def bars(console: Console, *columns: ProgressColumn) -> Progress:

@@ -13,12 +13,11 @@ from fl.cli import display
 from fl.cli.exits import guarded, say
 from fl.errors import ConfigError
 from fl.report import report
-from fl.run import events, runs
+from fl.run import events, loggers, runs
 from fl.run.events import Listener
 from fl.run.runs import Options, Summary
 
 EXECUTORS = ("local",)
-LOGS = ("tensorboard",)
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,6 @@ class Arguments:
         if self.baseline is not None and self.baseline not in runs.TWINS:
             known = " or ".join(runs.TWINS)
             raise ConfigError(f"--baseline: expected {known}, got {self.baseline!r}")
-        if self.log is not None and self.log not in LOGS:
-            raise ConfigError(f"--log: expected one of {list(LOGS)}, got {self.log!r}")
 
 
 def run(console: Console, given: Arguments) -> int:
@@ -105,8 +102,8 @@ def show_report(console: Console, path: Path) -> int:
 
 def _options(console: Console, given: Arguments) -> Options:
     listeners: list[Listener] = [display.for_console(console)]
-    if given.log == "tensorboard":
-        listeners.append(display.TensorBoard())
+    if given.log is not None:
+        listeners += loggers.made(given.log)
     return Options(given.workers, events.Several(listeners), given.overwrite, given.allow_mixed)
 
 

@@ -10,6 +10,7 @@ PARTITION = "partition.json"
 HISTORY = "history.json"
 METRICS = "metrics.jsonl"
 CLIENTS = "clients.jsonl"
+METRICS_CSV = "metrics.csv"  # the lines of METRICS as a table (`--log csv`)
 SUMMARY = "summary.json"
 REPORT = "report.html"
 FAILED = "failed.txt"  # in a comparison
@@ -22,7 +23,7 @@ LOCK = ".lock"
 
 GROWING = (METRICS, CLIENTS)  # lines are appended; checkpoints remember how far they go
 FILES = (
-    *(CONFIG, PARTITION, HISTORY, METRICS, CLIENTS, SUMMARY, REPORT),
+    *(CONFIG, PARTITION, HISTORY, METRICS, METRICS_CSV, CLIENTS, SUMMARY, REPORT),
     *(FAILED, PLAN, COMPARISON, COMPARISON_TEXT, COMPARISON_CSV, COMPARISON_LATEX, LOCK),
 )
 DRAFTS = tuple(f".{name}.new" for name in FILES)  # of files that are written whole

@@ -10,6 +10,7 @@
     report.html       written by fl/report/report.py
     baseline/         a run directory of its own: the same run on dense kernels (`--baseline dense`)
     exact/            the same with exact messages (`--baseline fp32`)
+    metrics.csv       metrics.jsonl as a table (`--log csv`)
     tensorboard/      curves (`--log tensorboard`)
     .lock             held while a process writes here, as the directory itself is
     failed.txt        in a comparison: why the run ended
