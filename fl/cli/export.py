@@ -30,6 +30,7 @@ from fl.run.models import Trained
 FORMATS = {"state_dict": ".pt", "safetensors": ".safetensors", "onnx-dense": ".onnx"}  # and their endings
 ALL, SERVER = "all", "server"
 _VERSION = 17  # of ONNX's operators
+_SHOWN = 4  # numbers of a mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,8 +124,16 @@ def _write(path: Path, data: bytes) -> None:
 
 def _input(trained: Trained) -> str:
     data = trained.data
-    mean, std = ([round(x, 4) for x in part] for part in (data.mean, data.std))
-    return f"float32 [n, {', '.join(map(str, data.shape))}], (x - mean) / std, mean {mean}, std {std}"
+    shape = f"float32 [n, {', '.join(map(str, data.shape))}]"
+    if not data.mean:
+        return f"{shape}, as the data are"
+    mean, std = (_few(part) for part in (data.mean, data.std))
+    return f"{shape}, (x - mean) / std, mean {mean}, std {std}"
+
+
+def _few(numbers: tuple[float, ...]) -> str:
+    more = f", ... ({len(numbers)})" if len(numbers) > _SHOWN else ""
+    return f"[{', '.join(f'{x:.4g}' for x in numbers[:_SHOWN])}{more}]"
 
 
 def _about(trained: Trained, model: se.Model, who: str) -> dict[str, str]:
@@ -177,9 +186,9 @@ def _as_onnx(network: torch.nn.Module, shape: tuple[int, ...], about: dict[str, 
             file,
             dynamo=False,
             opset_version=_VERSION,
-            input_names=["images"],
+            input_names=["input"],
             output_names=["logits"],
-            dynamic_axes={"images": {0: "batch"}, "logits": {0: "batch"}},
+            dynamic_axes={"input": {0: "batch"}, "logits": {0: "batch"}},
         )
         made = onnx.load(file)
     onnx.helper.set_model_props(made, about)

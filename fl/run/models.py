@@ -5,7 +5,7 @@
     client_network(path, k)    client k's model as an ordinary torch network, zeros where nothing is stored
     read(path)                 all of them, with the network that they fit: `Trained`
 
-Which model is a client's, the algorithm says (`of_client`):
+Which model is a client's, the algorithm says (`of_clients`):
 
     def client_models(state) -> Sequence[se.Model]     in its module: one model per client
     def server_model(state) -> se.Model                where it has a server

@@ -2,7 +2,11 @@
 
 import io
 import json
+import re
 import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,10 +19,12 @@ import sparse_engine as se
 from fl.cli import export
 from fl.cli.app import app
 from fl.data.batches import evaluation_batches
-from fl.run import models, runs
+from fl.run import models, runs, setup
 from fl.run.names import CLIENTS
 from fl.run.rundir import read_jsonl
 from fl.run.runs import Options
+
+ROOT = Path(__file__).parents[3]
 
 
 def sparsefl(*args):
@@ -36,7 +42,7 @@ def done(tiny, tmp_path_factory):
 @pytest.fixture(scope="module")
 def samples(tiny):
     """[client]: its test samples in one batch."""
-    setting = runs.prepare(tiny("num_rounds=2"))
+    setting = setup.prepare(tiny("num_rounds=2"))
     return [next(evaluation_batches(setting.data, setting.partition.test.of(k), 1000)) for k in range(4)]
 
 
@@ -125,6 +131,28 @@ def test_wrong_use_is_a_sentence(done, tmp_path, monkeypatch, options, message):
     assert told.exit_code == 2 and message in told.output and not [*tmp_path.iterdir()]
 
 
+def test_input_in_words(done):
+    trained = models.read(done)
+    data = SimpleNamespace(shape=(20,), mean=tuple(map(float, range(20))), std=(1.0,))
+    assert export._input(replace(trained, data=data)) == (
+        "float32 [n, 20], (x - mean) / std, mean [0, 1, 2, 3, ... (20)], std [1]"
+    )
+    raw = SimpleNamespace(shape=(20,), mean=(), std=())
+    assert export._input(replace(trained, data=raw)) == "float32 [n, 20], as the data are"
+
+
+def test_the_lines_of_the_documentation(done, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    safe = ("--format", "safetensors")
+    for options in ((), safe, (*safe, "--sparse", "--out", "sparse.safetensors")):
+        assert sparsefl("export", done, "--client", 3, *options).exit_code == 0
+    (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "export.md").read_text(), re.DOTALL)
+    names = {"se": se, "torch": torch, "safetensors": safetensors}
+    exec(lines.replace("width=16", "width=4"), names)
+    assert names["model"].density == models.client_model(done, 3).density
+    assert torch.equal(se.compress(names["sparse_net"]).values, names["model"].values)
+
+
 def test_no_run_is_a_sentence(tmp_path):
     told = sparsefl("export", tmp_path)
     assert told.exit_code == 1 and "has no config.toml" in told.output
@@ -145,5 +173,5 @@ def test_onnx(done, samples, tmp_path):
     assert {prop.key: prop.value for prop in made.metadata_props}["model"] == "client-1"
     runtime = pytest.importorskip("onnxruntime")
     x, y = samples[1]
-    (logits,) = runtime.InferenceSession(str(out)).run(None, {"images": x.numpy()})
+    (logits,) = runtime.InferenceSession(str(out)).run(None, {"input": x.numpy()})
     assert np.mean(logits.argmax(1) == y.numpy()) == read_jsonl(done / CLIENTS)[-3]["accuracy"]
