@@ -20,7 +20,7 @@ _NO_ROUNDS = "No data: no round is finished yet."
 
 
 def panels(run: Recorded) -> list[Panel]:
-    """All of them, in the order of the page."""
+    """Return all figures, in the order of the page."""
     return [
         accuracy(run),
         spread(run),
@@ -174,7 +174,7 @@ def busiest(run: Recorded) -> Panel:
 
 def _bytes(run: Recorded, key: str) -> go.Figure | None:
     lines = {"real": key, "the paper's count, without masks": f"{key}_paper", "dense": f"{key}_dense"}
-    return _si(_figure(run, lines, "bytes a round", [BLUE, ORANGE, GREY], ["solid", "dot", "dash"]), "B")
+    return _si(_figure(run, lines, "bytes per round", [BLUE, ORANGE, GREY], ["solid", "dot", "dash"]), "B")
 
 
 def flop(run: Recorded) -> Panel:
@@ -267,14 +267,14 @@ def _heat(figure: go.Figure, x_title: str, y_title: str, height: int) -> go.Figu
 
 
 def _si(figure: go.Figure | None, unit: str = "") -> go.Figure | None:
-    """Ticks such as 7.5 MB."""
+    """Give the axis ticks such as 7.5 MB, and return the figure."""
     if figure is not None:
         figure.update_yaxes(tickformat="~s", hoverformat=".4~s", ticksuffix=unit, rangemode="tozero")
     return figure
 
 
 def _marked(figure: go.Figure | None, run: Recorded) -> go.Figure | None:
-    """With the rounds that keys of the summary name."""
+    """Mark the rounds that keys of the summary name, and return the figure."""
     if figure is not None and run.summary is not None:
         for key in keys.own("run", run.config.algorithm):
             at = run.summary[key.name]

@@ -84,7 +84,7 @@ class Curve(NamedTuple):
 
 
 def document(title: str, body: str) -> str:
-    """The whole page; `body` is HTML, `title` is text."""
+    """Return the whole page; `body` is HTML, `title` is text."""
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{_FORBIDS}">
@@ -103,7 +103,7 @@ def grid(panels: Iterable[Panel]) -> str:
 
 
 def table(rows: Iterable[Sequence[str]], head: Sequence[str] = (), kind: str = "") -> str:
-    """Cells are text. `kind="facts"`: names and what they are; "numbers": many, the first column stays."""
+    """Return a table of text as HTML. `kind`: "facts" (name, value) or "numbers" (first column fixed)."""
     top = f"<tr>{''.join(f'<th>{escape(name)}</th>' for name in head)}</tr>" if head else ""
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f'<div class="scroll"><table class="{kind}">{top}{body}</table></div>\n'
@@ -120,7 +120,7 @@ def tiles(figures: Iterable[tuple[str, str, str]]) -> str:
 
 
 def look(i: int) -> tuple[str, str]:
-    """Colour and dash of line number i."""
+    """Return colour and dash of line number i."""
     return COLOURS[i % len(COLOURS)], _DASHES[i // len(COLOURS) % len(_DASHES)]
 
 
@@ -201,7 +201,7 @@ def heat(
 
 
 def dressed(figure: go.Figure, x_title: str, y_title: str, height: int = 360) -> go.Figure:
-    """The same look for all."""
+    """Give a figure the look that all figures share, and return it."""
     axes = {"gridcolor": _GRID, "zerolinecolor": _GRID, "linecolor": "#9aa5b1", "automargin": True}
     figure.update_layout(
         template="none",
@@ -226,7 +226,7 @@ def whole_ticks(figure: go.Figure, points: int) -> go.Figure:
 
 
 def plain(text: str) -> str:
-    """`text` as plotly shows it letter by letter: it knows a few tags."""
+    """Return `text` escaped: plotly reads a few tags."""
     return escape(text, quote=False)
 
 

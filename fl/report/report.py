@@ -33,7 +33,7 @@ def write_page(run: Recorded, file: Path) -> Path:
 
 
 def html(run: Recorded) -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [head(run), page.grid(report_figures.panels(run)), settings(run), environment(run)]
     return page.document(f"{run.config.name}: {run.config.algorithm}", "".join(parts))
 
@@ -47,7 +47,7 @@ def head(run: Recorded) -> str:
 
 
 def _mixed(run: Recorded) -> str:
-    """A warning where not all rounds were computed alike."""
+    """Return a warning if not all rounds were computed alike."""
     lines = mixed_lines(run.summary or {})
     if not lines:
         return ""
@@ -80,13 +80,13 @@ def _less(ours: float, dense: float, unit: str) -> tuple[str, str]:
 
 
 def _meaning(cfg: Config) -> str:
-    """Of the columns and the modelled figures."""
+    """Return the remarks on columns and modelled figures."""
     dense = "Dense: the same messages with every weight in them, and the same samples through dense models. "
     return dense + modelled(cfg)
 
 
 def modelled(cfg: Config) -> str:
-    """What the devices are that were modelled."""
+    """Return the table of the modelled devices."""
     model = cfg.devices
     speed = quantity(model.peak_flops / model.over_peak, "FLOP/s")
     device = f"{speed} at {model.compute_watts:g} W, and {quantity(model.bandwidth, 'bit/s')}"
@@ -106,7 +106,7 @@ def environment(run: Recorded) -> str:
 
 
 def facts(environment: Mapping[str, str]) -> str:
-    """The same, of {fact: value}."""
+    """Return a folded table of {fact: value}."""
     shown = page.table(environment.items(), kind="facts")
     if not environment:
         shown = '<p class="note">No data: not recorded yet.</p>\n'

@@ -14,7 +14,7 @@ SUMMARY_COLUMNS = ("", "this run", "dense", "dense / this")
 
 
 def summary_rows(summary: Record) -> list[Row]:
-    """What a run gave and what it cost. Measured and modelled figures have rows of their own."""
+    """Return rows of what a run gave and what it cost. Measured and modelled figures have their own rows."""
     ours, dense = summary, summary.get("baseline") or {}
     return [
         *_accuracies(ours, dense),
@@ -45,7 +45,7 @@ def _text(value: Any) -> str:
 
 
 def mixed_lines(summary: Record) -> list[str]:
-    """From which round on numbers were computed otherwise, and how; empty: all alike."""
+    """Return from which round on numbers were computed differently, and how; empty if all are alike."""
     parts = summary.get("mixed") or []
     return [
         f"from round {new['from_round']}: " + ", ".join(f"{key} {new['numerics'][key]}" for key in changed)
@@ -55,7 +55,7 @@ def mixed_lines(summary: Record) -> list[str]:
 
 
 def _accuracies(ours: Record, dense: Record) -> list[Row]:
-    """Over all clients, each with the model that it would use; and of the server's model."""
+    """Return accuracy rows over all clients, each with the model it would use, and of the server's model."""
     best = f"{percent(ours['accuracy_best'])} (round {ours['round_best']})"
     last, mean = percent(ours["accuracy_last"]), percent(ours["accuracy_last5"])
     rows = [
@@ -73,12 +73,12 @@ def _accuracies(ours: Record, dense: Record) -> list[Row]:
 
 
 def _accuracy(dense: Record, key: str) -> str:
-    """Of the same run on dense kernels, where there is one."""
+    """Return the accuracy of the same run on dense kernels; empty if there is none."""
     return percent(dense[key]) if key in dense else ""
 
 
 def _accuracy_cost(ours: Record) -> list[Row]:
-    """Of messages that are not exact: best round of the same run with exact ones, less that of this run."""
+    """Return what inexact messages cost: the best round of the run with exact ones, less that of this run."""
     values = ours.get("values", "fp32")
     if values == "fp32":
         return []
@@ -93,7 +93,7 @@ def _accuracy_cost(ours: Record) -> list[Row]:
 
 
 def times(ours: float, dense: float) -> str:
-    """How many times less: 1.95x. Empty where there was none."""
+    """Return how many times less, such as 1.95x; empty if there was none."""
     return f"{dense / ours:.2f}x" if ours else ""
 
 
@@ -104,7 +104,7 @@ def _compared(name: str, shown: Callable[[float], str], ours: float, dense: floa
 
 
 def describe(config: Config) -> str:
-    """What runs, in a line."""
+    """Return one line that says what runs."""
     what = f"{config.algorithm} on {config.data.name}, {config.model.name}"
     kernels = f"{config.training.kernels} kernels"
     return f"{what} ({kernels}), {config.num_clients} clients, {config.num_rounds} rounds"

@@ -28,17 +28,17 @@ MESSAGES = ("after", "during")
 
 
 class Devices(NamedTuple):
-    """The devices of one round: FLOP a second that training gets, and bit a second of the link."""
+    """The devices of one round: FLOP per second of training, and bits per second of the link."""
 
     flop_rate: Floats
     bandwidth: Floats
 
     def train_seconds(self, flop: ArrayLike) -> Floats:
-        """T_comp of `flop`, a number or one a client."""
+        """Return T_comp, the seconds that `flop` take: one number, or one per client."""
         return np.asarray(flop, np.float64) / self.flop_rate
 
     def link_seconds(self, num_bytes: ArrayLike) -> Floats:
-        """T_comm of `num_bytes`, a number or one a client."""
+        """Return T_comm, the seconds that `num_bytes` take: one number, or one per client."""
         return np.asarray(num_bytes, np.float64) * 8 / self.bandwidth
 
 
@@ -90,13 +90,13 @@ class DeviceModel:
                 raise ValueError(f"expected {name} >= 0, got {getattr(self, name)}")
 
     def devices(self, num_clients: int, seed: int = 0, t: int = 0) -> Devices:
-        """The devices of all clients in round t."""
+        """Return the devices of all clients in round t."""
         training, link = (self._slow(num_clients, seed, what, t) for what in ("training", "link"))
         return Devices(self.peak_flops / self.over_peak / training, self.bandwidth / link)
 
     def cost(self, schedule: Schedule, train_s: Floats, link_s: Floats, messages: str = "after") -> RoundCost:
-        """Of a planned round; `train_s`, `link_s`: what every client trains, what its link carries. A server
-        has a link too, the last."""
+        """Return length and energy of a planned round. `train_s` and `link_s`: the seconds that every client
+        trains and that its link is busy. A server's link comes last."""
         _known_messages(messages)
         time_s = float(schedule.finish.max() + (link_s.max() if messages == "after" else 0.0))
         busy = float(train_s.sum() + link_s.sum())
@@ -129,8 +129,8 @@ def plan_round(
     wait_rule: str = "fastest",
     messages: str = "after",
 ) -> tuple[Schedule, RoundCost]:
-    """The schedule on these devices and what it costs. `flop` of a client's training, `message_bytes` of its
-    model: a number or one a client."""
+    """Return the schedule on these devices and what it costs. `flop` of a client's training and
+    `message_bytes` of its model are one number, or one per client."""
     _known_messages(messages)
     train_s = np.broadcast_to(devices.train_seconds(flop), (neighbours.num_clients,))
     link_s = devices.link_seconds(received(neighbours, message_bytes))
@@ -146,7 +146,7 @@ def plan_round(
 
 
 def received(neighbours: Neighbours, message_bytes: ArrayLike) -> Floats:
-    """The bytes that every client takes in a round: the messages of all its neighbours."""
+    """Return the bytes that every client receives in a round: the messages of all its neighbours."""
     sent = np.broadcast_to(np.asarray(message_bytes, np.float64), (neighbours.num_clients,))
     total = np.bincount(neighbours.takers(), sent[neighbours.indices], minlength=neighbours.num_clients)
     return total.astype(np.float64)

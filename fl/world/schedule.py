@@ -60,7 +60,7 @@ class Schedule:
 
     @property
     def parallelism(self) -> float:
-        """The share of clients that wait for nobody."""
+        """Return the share of clients that wait for nobody."""
         return float(np.mean(self.wait.degrees == 0))
 
     def waves(self) -> list[list[Turn]]:
@@ -71,7 +71,7 @@ class Schedule:
         return waves
 
     def timed(self, duration: ArrayLike) -> "Schedule":
-        """The same waiting sets, had training taken this long: what a round that is over comes to."""
+        """Return this schedule with the same waiting sets and these training times: for a finished round."""
         again = plan(self.wait, self.reuse, self.wait.num_clients, duration=duration)
         return replace(self, start=again.start, finish=again.finish)
 
@@ -112,7 +112,7 @@ def plan(
     transfer: ArrayLike | None = None,
 ) -> Schedule:
     """One round. `duration` of a client's training (default 1) and `transfer` of one model to it (default 0):
-    a number or one a client, in one unit of time."""
+    one number, or one per client, in one unit of time."""
     num_clients = neighbours.num_clients
     reuse = _permutation(reuse, num_clients)
     if wait_rule not in WAIT_RULES:
@@ -164,7 +164,7 @@ def _priors(neighbours: Neighbours, reuse: NDArray[np.int32]) -> Neighbours:
 
 
 def _first(prior: Neighbours, max_wait: int) -> Neighbours:
-    """The first `max_wait` of every row."""
+    """Return the first `max_wait` entries of every row."""
     counts = prior.degrees
     place = np.arange(len(prior.indices)) - np.repeat(prior.indptr[:-1], counts)
     indptr = np.concatenate([[0], np.cumsum(np.minimum(counts, max_wait))])
@@ -223,7 +223,7 @@ class _Walk:
         self.finish[ranks] = self.start[ranks] + self.duration[ranks]
 
     def _one_by_one(self, ranks: NDArray[np.int64]) -> None:
-        """The same in plain Python, in order of rank."""
+        """Plan the ranks that are left in plain Python, in order of rank."""
         indptr, indices = self.prior.indptr, self.prior.indices
         start, finish, wave, taken = self.start.data, self.finish.data, self.wave.data, self.taken.data
         for r in ranks.tolist():
@@ -249,7 +249,7 @@ def _transposed(rows: Neighbours) -> Neighbours:
 
 
 def _ranges(indptr: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The entries of these rows, one row after the other."""
+    """Return the entries of these rows, row after row."""
     counts = indptr[rows + 1] - indptr[rows]
     first = np.cumsum(counts) - counts
     return np.repeat(indptr[rows] - first, counts) + np.arange(counts.sum())

@@ -42,12 +42,12 @@ class Neighbours(NamedTuple):
 
     @property
     def degrees(self) -> NDArray[np.int64]:
-        """How many models every client takes."""
+        """The number of models that every client takes."""
         return np.diff(self.indptr)
 
     @property
     def receivers(self) -> NDArray[np.int64]:
-        """How many clients take every client's model."""
+        """The number of clients that take every client's model."""
         return np.bincount(self.indices, minlength=self.num_clients)
 
     def takers(self) -> NDArray[np.int32]:
@@ -67,7 +67,7 @@ def from_links(num_clients: int, takers: NDArray[Any], givers: NDArray[Any]) -> 
 
 @dataclass(frozen=True)
 class Topology:
-    """What `make` gives. `neighbours(t)` depends on the arguments of `make` and on t alone."""
+    """What `make` returns. `neighbours(t)` depends on the arguments of `make` and on t alone."""
 
     kind: str
     num_clients: int
@@ -207,7 +207,7 @@ def _distinct(rows: int, size: int, degree: int, rng: np.random.Generator) -> ND
 
 
 def _floyd(rows: int, size: int, degree: int, rng: np.random.Generator) -> NDArray[np.int32]:
-    """The same by Floyd's algorithm: for i from size-degree up take one of 0..i, or i where it is taken."""
+    """Return such subsets by Floyd's algorithm: for i from size-degree up take one of 0..i, or i if taken."""
     lot = np.empty((rows, degree), np.int32)
     step = max(1, _TABLE_BYTES // size)
     for begin in range(0, rows, step):

@@ -146,7 +146,7 @@ class Density:
 
 
 class Rivals:
-    """The same on dense tensors with masks, in place, as one would write it in PyTorch."""
+    """The operations on dense tensors with masks, in place, as one would write them in PyTorch."""
 
     def __init__(self, models: list[Model], gradient: dict[str, Tensor]) -> None:
         bitmap = models[0].bitmap
@@ -161,7 +161,7 @@ class Rivals:
         return self.w.mul_(1 - LR * DECAY).addcmul_(self.gradient, self.masks[0], value=-LR)
 
     def pqi(self) -> Tensor:
-        """By reciprocal roots: torch.sqrt takes some ten times as long as torch.rsqrt."""
+        """Return the indices, by reciprocal roots: torch.sqrt takes some ten times as long as torch.rsqrt."""
         parts = (x.split(self.sizes) for x in (self.weights[0], self.total, self.count))
         found = []
         for w, absolute, root, d in zip(*parts, self.counts, strict=True):

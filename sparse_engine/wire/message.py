@@ -228,7 +228,7 @@ def max_bytes(like: Model | Layout, values: Values = "fp32") -> int:
 
 
 class _Plan(NamedTuple):
-    """What a layout means for messages."""
+    """The fingerprint of a layout, and where its parts lie in a message."""
 
     fingerprint: int
     weights: tuple[slice, ...]  # where in `rest` the exempt weights are
