@@ -9,7 +9,7 @@ MAKEFILE = (Path(__file__).parents[1] / "Makefile").read_text()
 
 def test_the_example_runs(capsys):
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     for block in blocks:
         exec(compile(block, "README.md", "exec"), {})
     assert capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""What somebody hands over from Python in place of a name in the configuration: a network, data."""
+"""What somebody hands over from Python in place of what the configuration names: network, data, partition."""
 
 import copy
 import inspect
@@ -12,8 +12,9 @@ from torch import nn
 
 from fl import rng
 from fl.config import Config, ConfigError
-from fl.data import Dataset
+from fl.data import Dataset, Partition, partition_by_lists
 
+_DIVIDED = ", own partition"
 _NAMED = "<{}>"  # such a name is no file, no module and no data set: nobody takes it for one
 
 
@@ -23,6 +24,7 @@ class Own:
 
     network: nn.Module | Callable[..., nn.Module] | None = None
     data: Any = None
+    partition: Any = None  # lists of samples per client, a Partition, or a function that makes one of these
 
     def named(self, cfg: Config) -> Config:
         """`cfg` with names of what is given, and without the options of the network that it named."""
@@ -30,10 +32,12 @@ class Own:
         if self.network is not None:
             name = _NAMED.format(_name(self.network))
             changes["model"] = type(cfg.model)(name=name, exempt=cfg.model.exempt)
-        if self.data is not None:
-            own = getattr(self.data, "name", None)
-            shown = own if isinstance(own, str) else type(self.data).__name__
-            changes["data"] = cfg.data.model_copy(update={"name": _NAMED.format(shown), "root": None})
+        if self.data is not None or self.partition is not None:
+            shown = named_data(cfg) if self.data is None else _NAMED.format(_data_name(self.data))
+            if self.partition is not None:
+                shown = _NAMED.format(shown + _DIVIDED)
+            root = cfg.data.root if self.data is None else None
+            changes["data"] = cfg.data.model_copy(update={"name": shown, "root": root})
         return cfg.model_copy(update=changes)
 
 
@@ -42,13 +46,51 @@ NOTHING = Own()
 
 def check_named(cfg: Config, own: Own) -> None:
     """ConfigError where a run was started with something from Python that is not given now."""
-    told = {"network": (cfg.model.name, own.network), "data": (cfg.data.name, own.data)}
+    whole, data = cfg.data.name, named_data(cfg)
+    told = {
+        "network": (cfg.model.name, own.network),
+        "data": (data, own.data),
+        "partition": (whole if whole != data else "", own.partition),
+    }
     for what, (name, given) in told.items():
         if name.startswith("<") and given is None:
             raise ConfigError(
                 f"expected {what} {name[1:-1]}, with which the run was started from Python, got none: "
                 f"hand it over with {what}=..."
             )
+
+
+def named_data(cfg: Config) -> str:
+    """The name of the data set, whoever divided it."""
+    name = cfg.data.name
+    return name[1:-1].removesuffix(_DIVIDED) if name.endswith(f"{_DIVIDED}>") else name
+
+
+def divided(given: Any, data: Dataset, cfg: Config) -> Partition:
+    """The partition that was handed over: one list of training samples per client."""
+    if callable(given):
+        given = given(data, cfg.num_clients, cfg.seed)
+    if not isinstance(given, Partition):
+        try:
+            lists = [*given]
+        except TypeError:
+            raise ConfigError(
+                f"partition: expected a list of samples per client, got {_kind(given)}"
+            ) from None
+        _check_clients(len(lists), cfg)
+        try:
+            given = partition_by_lists(data, lists, test_per_client=cfg.data.test_per_client, seed=cfg.seed)
+        except ValueError as wrong:
+            raise ConfigError(f"partition: {wrong}") from wrong
+    _check_clients(given.num_clients, cfg)
+    return given
+
+
+def _check_clients(there: int, cfg: Config) -> None:
+    if there != cfg.num_clients:
+        raise ConfigError(
+            f"partition: expected samples of num_clients = {cfg.num_clients} clients, got those of {there}"
+        )
 
 
 def network(given: nn.Module | Callable[..., nn.Module], data: Dataset, seed: int) -> nn.Module:
@@ -117,6 +159,11 @@ def _check_output(net: nn.Module, name: str, data: Dataset) -> None:
             f"network: expected {data.num_classes} outputs per sample, one per class of {data.name}, got "
             f"{got} of {name}"
         )
+
+
+def _data_name(given: Any) -> str:
+    own = getattr(given, "name", None)
+    return own if isinstance(own, str) else type(given).__name__
 
 
 def _name(given: Any) -> str:

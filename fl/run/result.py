@@ -133,12 +133,12 @@ class Result:
         return self._read_models()
 
 
-def load(path: Path | str, *, network: Any = None, data: Any = None) -> Result:
+def load(path: Path | str, *, network: Any = None, data: Any = None, partition: Any = None) -> Result:
     """`fl.load`: what came out of the run in a directory, finished or not.
 
     path        the directory
     network     for models of a run that was started from Python with a network of one's own: that one
-    data        likewise
+    data, partition     likewise
 
     >>> import fl, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -148,7 +148,7 @@ def load(path: Path | str, *, network: Any = None, data: Any = None) -> Result:
     """
     if not Path(path).is_dir():
         raise RunDirError(f"expected the directory of a run, got {path}, which is no directory")
-    return Result.of_directory(Path(path), Own(network=network, data=data)).checked()
+    return Result.of_directory(Path(path), Own(network=network, data=data, partition=partition)).checked()
 
 
 def _trained(loop: Run, after: After) -> Trained:

@@ -20,7 +20,9 @@ def prepare(cfg: Config, given: Own = NOTHING) -> Setting:
     own.check_named(cfg, given)
     try:
         data = _data(cfg, given.data)
-        parts = _divided(data, cfg)
+        parts = _divided(data, cfg) if given.partition is None else own.divided(given.partition, data, cfg)
+    except config.ConfigError:
+        raise
     except ValueError as wrong:
         raise config.ConfigError(f"data: {str(wrong).removeprefix('data: ')}") from wrong
     if given.network is None:
@@ -37,7 +39,7 @@ def prepare(cfg: Config, given: Own = NOTHING) -> Setting:
 def _data(cfg: Config, given: Any) -> Dataset:
     natural = cfg.data.partition == "groups"
     if given is None:
-        return load(cfg.data.name, cfg.data.root, size=cfg.data.size, natural=natural)
+        return load(own.named_data(cfg), cfg.data.root, size=cfg.data.size, natural=natural)
     data = as_dataset(given, natural=natural)
     return data if cfg.data.size is None else resized(data, cfg.data.size)
 

@@ -34,6 +34,8 @@ class Simulation:
                 `num_classes`, `in_channels`, `size` (of an image), `in_features` and `shape` that it takes
     data        what `fl.data.as_dataset` takes: (x, y) or (x, y, x_test, y_test) of arrays or tensors, a
                 Dataset of ours, a map-style one of torch, a split of Hugging Face, the path of an .npz file
+    partition   a list of training samples (indices) per client, or a function (data, num_clients, seed) that
+                returns them; test samples follow the classes of these. Or a Partition of fl.data
     algorithm   name of an algorithm
     set         changes to the configuration: {"training.lr": 0.05}, or ["training.lr=0.05"]
     out         directory of the run, which must not exist or be empty; None: nothing is written
@@ -58,6 +60,7 @@ class Simulation:
         *,
         network: Network | None = None,
         data: Any = None,
+        partition: Any = None,
         algorithm: str | None = None,
         set: Changes | None = None,
         out: Path | str | RunDir | None = None,
@@ -67,8 +70,12 @@ class Simulation:
         options: Options | None = None,
     ) -> None:
         options = options or _options(workers, progress, overwrite)
-        found = _loaded(source, _changes(set, algorithm))
-        own = Own(network=network, data=data)
+        if isinstance(data, str | Path):  # as the command line names it
+            named, data = {"data.name": str(data)}, None
+        else:
+            named = {}
+        found = _loaded(source, [*_changes(named, algorithm), *_changes(set, None)])
+        own = Own(network=network, data=data, partition=partition)
         cfg = config.settled(own.named(found.config))
         for note in (*found.notes, *config.remarks(cfg)):
             options.listener.note(note)
@@ -152,6 +159,7 @@ def run(
     *,
     network: Network | None = None,
     data: Any = None,
+    partition: Any = None,
     algorithm: str | None = None,
     set: Changes | None = None,
     out: Path | str | None = None,
@@ -175,6 +183,7 @@ def run(
         source,
         network=network,
         data=data,
+        partition=partition,
         algorithm=algorithm,
         set=set,
         out=out,

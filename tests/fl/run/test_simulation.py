@@ -239,3 +239,49 @@ def test_progress_is_shown_where_it_is_asked_for(tiny, capsys):
     assert capsys.readouterr().out == ""
     fl.Simulation(tiny("num_rounds=1"), progress=True).run()
     assert "round    0/0" in capsys.readouterr().out
+
+
+def test_a_partition_by_lists_or_by_a_function(arrays, tmp_path):
+    lists = [np.arange(k, 120, 4) for k in range(4)]
+    given = {"network": Net, "data": arrays, "set": SMALL}
+    simulation = fl.Simulation("demo", partition=lists, **given)
+    assert simulation.loop.setting.partition.train.of(3).tolist() == lists[3].tolist()
+    asked = []
+
+    def divide(data, num_clients, seed):
+        asked.append((len(data.train), num_clients, seed))
+        return lists
+
+    made = fl.run("demo", partition=divide, out=tmp_path / "run", **given)
+    assert untimed(made.metrics) == untimed(simulation.run().metrics) and asked == [(161, 4, 0)]
+    assert made.config.data.name == "<<tuple>, own partition>"
+    with pytest.raises(ConfigError, match="expected partition <tuple>, own partition, with which"):
+        fl.load(tmp_path / "run", network=Net, data=arrays).model(0)
+
+
+@pytest.mark.parametrize(
+    ("partition", "said"),
+    [
+        ([[0, 1]] * 3, "expected samples of num_clients = 4 clients, got those of 3"),
+        (7, "expected a list of samples per client, got int 7"),
+        ([[0, 1000]] * 4, "partition: .*1000"),
+    ],
+)
+def test_a_partition_that_does_not_fit_is_named(arrays, partition, said):
+    with pytest.raises(ConfigError, match=said):
+        fl.Simulation("demo", network=Net, data=arrays, partition=partition, set=SMALL)
+
+
+def test_own_partition_of_a_data_set_by_name(tmp_path):
+    lists = [range(k, 400, 4) for k in range(4)]
+    result = fl.run("demo", partition=lists, set=SMALL | {"num_rounds": 1}, out=tmp_path / "run")
+    assert result.config.data.name == "<digits, own partition>"
+    assert fl.load(tmp_path / "run", partition=lists).model(1).density == result.model(1).density
+    with pytest.raises(ConfigError, match="hand it over with partition="):
+        fl.load(tmp_path / "run").model(1)
+
+
+def test_data_by_the_path_of_a_file_is_data_by_its_name(arrays, tmp_path):
+    np.savez(tmp_path / "mine.npz", x=arrays[0], y=arrays[1])
+    simulation = fl.Simulation("demo", data=tmp_path / "mine.npz", set=SMALL | {"num_rounds": 1})
+    assert simulation.config.data.name == str(tmp_path / "mine.npz") and simulation.config.name == "demo-mine"
