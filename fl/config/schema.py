@@ -73,6 +73,8 @@ class Data(Section):
     """directory of the data sets; default: the environment variable SPARSE_DATA, else ./data"""
     size: Annotated[int, Field(ge=1, le=4096)] | None = None
     """resize images to size x size pixels"""
+    normalise: bool = False
+    """floats become (x - mean) / std of the training samples, as bytes always do"""
     augment: bool | None = None
     """random crops and flips in training; default: as usual for the data set (yes for CIFAR)"""
     partition: Literal["dirichlet", "pathological", "iid", "groups"] = "dirichlet"

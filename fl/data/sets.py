@@ -56,6 +56,21 @@ def data_root(root: str | Path | None = None) -> Path:
     return Path(root if root is not None else os.environ.get("SPARSE_DATA") or "data").expanduser()
 
 
+def adjusted(
+    data: Dataset, *, size: int | None = None, normalise: bool = False, augment: bool | None = None
+) -> Dataset:
+    """`data` as a configuration wants it: resized, floats standardised, with crops and flips or without.
+
+    >>> adjusted(load("digits"), size=16, augment=True)
+    Dataset(digits, 1,438 + 359 images (1, 16, 16), 10 classes)
+    """
+    if size is not None:
+        data = resized(data, size)
+    if normalise and not data.mean:  # bytes have theirs
+        data = standardised(data)
+    return data if augment is None else replace(data, augment=augment)
+
+
 def resized(data: Dataset, size: int) -> Dataset:
     """`data` with images of size x size (bilinear, antialiased where it shrinks), still bytes."""
     if data.train.x.dtype != np.uint8 or not data.is_image:

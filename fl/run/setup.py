@@ -6,7 +6,7 @@ import sparse_engine as se
 from fl import config
 from fl.config import Config
 from fl.data import Dataset, Partition, as_dataset, load, partition
-from fl.data.sets import resized
+from fl.data.sets import adjusted
 from fl.run import own
 from fl.run.own import NOTHING, Own
 from fl.train import network
@@ -39,9 +39,10 @@ def prepare(cfg: Config, given: Own = NOTHING) -> Setting:
 def _data(cfg: Config, given: Any) -> Dataset:
     natural = cfg.data.partition == "groups"
     if given is None:
-        return load(own.named_data(cfg), cfg.data.root, size=cfg.data.size, natural=natural)
-    data = as_dataset(given, natural=natural)
-    return data if cfg.data.size is None else resized(data, cfg.data.size)
+        data = load(own.named_data(cfg), cfg.data.root, natural=natural)
+    else:
+        data = as_dataset(given, natural=natural)
+    return adjusted(data, size=cfg.data.size, normalise=cfg.data.normalise, augment=cfg.data.augment)
 
 
 def _divided(data: Dataset, cfg: Config) -> Partition:

@@ -165,3 +165,13 @@ def test_natural_clients_of_a_configuration(tmp_path):
     sizes = np.bincount(setting.data.train.groups)
     assert np.diff(setting.partition.train.indptr).tolist() == sizes.tolist()
     assert (sizes + np.diff(setting.partition.test.indptr)).tolist() == np.bincount(groups).tolist()
+
+
+def test_what_a_configuration_wants_of_vectors(tmp_path):
+    np.savez(tmp_path / "mine.npz", x=np.random.default_rng(0).normal(size=(300, 8)), y=np.arange(300) % 3)
+    changes = ["model.name=mlp", f"data.name={tmp_path / 'mine.npz'}", "num_clients=4", "topology.degree=2"]
+    cfg = config.changed(config.Config(), changes)
+    assert setup.prepare(cfg).data.mean == ()
+    assert len(setup.prepare(config.changed(cfg, ["data.normalise=true"])).data.mean) == 8
+    with pytest.raises(config.ConfigError, match="data: mine: expected images to crop and mirror"):
+        setup.prepare(config.changed(cfg, ["data.augment=true"]))

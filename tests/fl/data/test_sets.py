@@ -1,11 +1,13 @@
 """Where data sets are looked for, what is said when they are not there, the shipped one, and resizing."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from fl.data import load
-from fl.data.sets import data_root
+from fl.data import from_arrays, load
+from fl.data.sets import adjusted, data_root
 
 
 def test_digits_come_with_the_package(monkeypatch, tmp_path):
@@ -162,3 +164,24 @@ def test_real_ham10000(real):
 def test_real_mnist5k(real):
     data = real("mnist5k")
     assert data.shape == (1, 28, 28) and np.bincount(data.test.labels).tolist() == [100] * 10
+
+
+def test_adjusted_numbers_are_standardised_and_bytes_keep_their_mean():
+    x = np.random.default_rng(0).normal(3, 2, size=(20, 4))
+    vectors = from_arrays(x, np.zeros(20, int), x, np.zeros(20, int))
+    assert adjusted(vectors).mean == () and adjusted(vectors, normalise=True).mean == pytest.approx(x.mean(0))
+    images = replace(load("digits"), mean=(1.0,), std=(2.0,))
+    assert adjusted(images, normalise=True).mean == (1.0,)
+    assert adjusted(images, augment=True).augment and not adjusted(images).augment
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"augment": True}, r"arrays: expected images to crop and mirror, got samples \(4,\)"),
+        ({"size": 8}, r"size: expected images of bytes to resize, got float32 samples \(4,\) of arrays"),
+    ],
+)
+def test_vectors_are_neither_cropped_nor_resized(options, message):
+    with pytest.raises(ValueError, match=message):
+        adjusted(from_arrays(np.zeros((20, 4)), np.arange(20) % 2), **options)
