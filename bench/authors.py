@@ -39,7 +39,10 @@ from fl.config import Messages, Training
 from fl.data import Dataset, Partition, Samples, evaluation_batches, load
 from fl.errors import ConfigError
 from fl.train.cost import Cost
-from fl.train.worker import Setting, Worker
+from fl.train.local import Local
+from fl.train.setting import Setting
+from fl.train.turn import EngineTurn
+from fl.train.worker import Worker
 from sparsefl.bench import report
 from sparsefl.bench.meta import meta
 from sparsefl.bench.running import seconds, shown
@@ -164,17 +167,18 @@ class Ours:
     def parts(self) -> Parts:
         return {
             "aggregate": [(se, "average")],
-            "train": [(self.worker, "train")],
+            "train": [(EngineTurn, "train")],
             "drift": [(se, "drift")],
             "prune": [(se, "prune_pqi")],
-            "growth scores, drop and grow": [(self.worker, "grow")],
+            "growth scores, drop and grow": [(EngineTurn, "grow")],
             "message": [(da_dpfl, "send")],
         }
 
     def round(self, prune: bool) -> da_dpfl.Client:
         fraction = se.rigl_fraction(0, ROUNDS, self.cfg.alpha0)
-        how = {"t": 0, "prune": prune, "fraction": fraction, "cfg": self.cfg, "messages": Messages()}
-        return da_dpfl.local_update(self.worker, 0, self.given, **how)
+        local = Local.of(self.worker.setting.training, 0)
+        how = {"t": 0, "local": local, "prune": prune, "fraction": fraction, "cfg": self.cfg}
+        return da_dpfl.local_update(self.worker, 0, self.given, **how, messages=Messages()).value
 
     def outcome(self) -> Outcome:
         """The numbers of a round without pruning; not for timing."""

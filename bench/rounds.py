@@ -28,8 +28,8 @@ from fl.algorithms.base import Env, mean
 from fl.config import Config
 from fl.report import picture
 from fl.run import setup
-from fl.run.executor import Local
-from fl.train.worker import Setting
+from fl.run.executor import Threads
+from fl.train.setting import Setting
 from fl.world import topology
 from fl.world.devices import DeviceModel
 from sparse_engine.hardware import cores
@@ -113,18 +113,17 @@ class _Contestant:
 
     def __init__(self, cfg: Config, setting: Setting, kernels: str, workers: int, stack: ExitStack) -> None:
         training = setting.training.model_copy(update={"kernels": kernels})
-        self.executor = stack.enter_context(Local(replace(setting, training=training), workers))
+        executor = stack.enter_context(Threads(replace(setting, training=training), workers))
         self.algorithm = algorithms.registered()[cfg.algorithm]
-        self.env = _env(cfg, setting, self.executor)
+        self.env = _env(cfg, setting, executor)
         self.state = self.algorithm.init(self.env)
-        self.executor.reports()
 
     def round(self, t: int) -> Row:
         began, processor = perf_counter(), process_time()
         result = self.algorithm.run_round(self.state, t, self.env)
         seconds, cpu_s = perf_counter() - began, process_time() - processor
         self.state = result.state
-        reports = [*self.executor.reports().values()]
+        reports = [*result.reports.values()]
         return {
             "accuracy": mean(report.accuracy for report in reports),
             "accuracy_before": mean(report.accuracy_before for report in reports),
@@ -137,12 +136,12 @@ class _Contestant:
         }
 
 
-def _env(cfg: Config, setting: Setting, executor: Local) -> Env:
+def _env(cfg: Config, setting: Setting, executor: Threads) -> Env:
     given = cfg.topology.model_dump()
     graph = topology.make(given.pop("kind"), cfg.num_clients, seed=cfg.seed, **given)
     sizes = cfg.num_clients, cfg.num_rounds, cfg.seed
     devices = DeviceModel(**dict(cfg.devices))
-    return Env(cfg.settings, *sizes, setting.initial, graph, executor, devices, cfg.messages)
+    return Env(cfg.settings, *sizes, setting.initial, graph, executor, devices, cfg.messages, cfg.training)
 
 
 def summarise(rows: Sequence[Row]) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 import numpy as np
 import torch
+from fakes import Serial, Trainer
 
 import sparse_engine as se
 from fl.algorithms.base import Env
 from fl.config import Messages
-from fl.rng import stream
 from fl.world import topology
 from fl.world.devices import DeviceModel
 from sparse_engine.model.model import Entry
@@ -39,43 +39,20 @@ W0 = np.array([1.0, 2.0, 3.0, 4.0, 10.0])
 INITIAL = model(W0)
 
 
-class Worker:
-    """Adds gains[k] to what client k starts from (only where that stores weights)."""
+def trainer(gains):
+    """Adds gains[k] to what client k starts from, where that stores weights. RigL mirrors every mask."""
+    gains = np.asarray(gains, float)
 
-    initial = INITIAL
+    def train(k, start, local):
+        return se.combine([start, model(gains[k]).with_pattern(start.bitmap)], [1, 1])
 
-    def __init__(self, gains):
-        self.gains, self.starts, self.told = np.asarray(gains, float), {}, []
-
-    def train(self, k, start, t, **told):
-        self.starts[k] = start
-        self.told.append(told)
-        gain = model(self.gains[k]).with_pattern(start.bitmap)
-        return se.combine([start, gain], [1, 1])
-
-    def grow(self, k, state, t, fraction, batches):
-        """RigL gives everybody the same mask, mirrored."""
-        self.fraction, self.batches = fraction, batches
-        return bitmap(bits(state.bitmap)[::-1])
-
-    def seed(self, purpose, t=0, k=0):
-        return int(stream(0, purpose, t, k).integers(2**63))
-
-
-class Serial:
-    """An executor of one worker."""
-
-    def __init__(self, worker):
-        self.worker = worker
-
-    def map(self, function, tasks):
-        return {k: function(self.worker, k, task) for k, task in tasks.items()}
+    return Trainer(INITIAL, train, grow=lambda k, state, fraction: bitmap(bits(state.bitmap)[::-1]))
 
 
 def env(cfg, gains, kind="line", degree=2, redraw=None, messages=None, seed=0):
     num_clients = len(gains)
     graph = topology.make(kind, num_clients, degree=degree, redraw=redraw, seed=seed)
-    world = Serial(Worker(gains)), DeviceModel(), messages or Messages()
+    world = Serial(trainer(gains)), DeviceModel(), messages or Messages()
     return Env(cfg, num_clients, 100, seed, INITIAL, graph, *world)
 
 

@@ -4,15 +4,13 @@ Client k has f_k(x) = |x - goals[k]|^2 / 2 and trains by one exact step of size 
 numbers of a model (weights, then the bias) stands for it, with 0 where nothing is stored.
 """
 
-from types import SimpleNamespace
-
 import numpy as np
 import torch
+from fakes import Serial, Trainer
 
 import sparse_engine as se
 from fl.algorithms.base import Env
 from fl.config import Training
-from fl.train.worker import Report
 from fl.world import topology
 from fl.world.devices import DeviceModel
 from sparse_engine.model.model import Entry
@@ -46,51 +44,36 @@ def stored(state):
     return torch.cat([state.pattern(name).mask().view(-1) for name in state.layout.names]).numpy()
 
 
-class Worker:
-    def __init__(self, goals, samples):
-        self.goals, self.samples, self.report = np.asarray(goals, float), samples, Report()
-        self.told, self.setting = [], SimpleNamespace(training=Training(epochs=5))
+def trainer(goals, samples):
+    """Clients that know where they want to go."""
+    goals = np.asarray(goals, float)
 
-    def train(self, k, start, t, *, pull=None, part="", test=True, epochs=1, max_norm=None):
-        self.told.append({"k": k, "t": t, "part": part, "test": test, "max_norm": max_norm})
-        x, there = vector(start), np.append(stored(start), True)
-        for _ in range(epochs):
+    def train(k, start, local):
+        x, there, pull = vector(start), np.append(stored(start), True), local.pull
+        for _ in range(local.epochs):
             drawn = pull.strength * (x - vector(pull.model)) if pull else 0
-            x = x - 0.5 * there * (x - self.goals[k] + drawn)
-        trained = model(x, stored(start), start.layout)
-        if test:
-            self.report.accuracy = self.test(k, trained)
-        return trained
+            x = x - 0.5 * there * (x - goals[k] + drawn)
+        return model(x, stored(start), start.layout)
 
-    def grow(self, k, state, t, fraction, batches):
-        self.told.append({"k": k, "t": t, "fraction": fraction, "batches": batches})
-        gradient = torch.as_tensor(vector(state) - self.goals[k], dtype=torch.float32)
+    def grow(k, state, fraction):
+        gradient = torch.as_tensor(vector(state) - goals[k], dtype=torch.float32)
         parts = gradient[: state.layout.segments.numel].split(state.layout.segments.sizes)
         shaped = zip(state.layout.names, parts, state.layout.shapes, strict=True)
         return se.rigl(state, {name: g.view(shape) for name, g, shape in shaped}, fraction).bitmap
 
-    def test(self, k, state):
+    def test(k, state):
         """Not a share, but it depends on the client and the model."""
-        return float(np.abs(vector(state) - self.goals[k]).sum())
+        return float(np.abs(vector(state) - goals[k]).sum())
 
-    def num_samples(self, k):
-        return self.samples[k]
-
-
-class Serial:
-    """An executor of one worker."""
-
-    def __init__(self, worker):
-        self.worker, self.waves = worker, []
-
-    def map(self, function, tasks):
-        self.waves.append(list(tasks))
-        return {k: function(self.worker, k, task) for k, task in tasks.items()}
+    found = Trainer(None, train, grow=grow, test=test, samples=samples)
+    found.goals = goals
+    return found
 
 
 def env(cfg, initial, goals, samples, num_rounds=100, seed=0, **options):
     """In a graph in which all are neighbours: by default the server asks everybody."""
-    executor, graph = Serial(Worker(goals, samples)), topology.make("full", max(len(goals), 2))
+    executor, graph = Serial(trainer(goals, samples)), topology.make("full", max(len(goals), 2))
+    options = {"training": Training(epochs=5 if hasattr(cfg, "pull") else 1)} | options  # Ditto divides them
     return Env(cfg, len(goals), num_rounds, seed, initial, graph, executor, DeviceModel(), **options)
 
 

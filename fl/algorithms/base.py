@@ -14,8 +14,7 @@ that each have a `model`, or where it has a server
 
 State is a frozen dataclass of its own, made of se.Model (a model), se.Bitmap (a mask), numbers, strings,
 None, and tuples or further dataclasses of these: that is what checkpoints can hold (fl/clients/plain.py). It
-neither logs nor times nor saves nor tests: `fl.run` does that for all, from what Round and the workers
-say."""
+neither logs nor times nor saves: `fl.run` does that for all, from what Round and its reports say."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,14 +27,14 @@ from numpy.typing import NDArray
 import sparse_engine as se
 from fl import rng
 from fl.algorithms.messages import Sent
-from fl.config import Messages, Section
-from fl.train.worker import Worker
+from fl.config import Messages, Section, Training
+from fl.train.local import Local
+from fl.train.report import Report
+from fl.train.work import Executor, Results, Task, Value, Work, collect
 from fl.world.devices import DeviceModel
 from fl.world.schedule import Floats, Schedule, plan
 from fl.world.topology import Neighbours, Topology, from_links
 
-Task = TypeVar("Task")
-Done = TypeVar("Done")
 Bytes = NDArray[np.int64]
 
 
@@ -58,14 +57,6 @@ Member = TypeVar("Member", bound=Sender)
 Mixing = TypeVar("Mixing", bound=Peer)
 
 
-class Mapper(Protocol):
-    """An executor (fl/run/executor.py)."""
-
-    def map(
-        self, function: Callable[[Worker, int, Task], Done], tasks: Mapping[int, Task]
-    ) -> dict[int, Done]: ...
-
-
 @dataclass(frozen=True)
 class Env:
     """The world around an algorithm."""
@@ -76,9 +67,10 @@ class Env:
     seed: int
     initial: se.Model  # w0, everything stored: all clients start from it
     topology: Topology
-    executor: Mapper
+    executor: Executor
     devices: DeviceModel
     messages: Messages = Messages()
+    training: Training = Training()
 
     def rng(self, purpose: str, t: int = 0, k: int = 0) -> np.random.Generator:
         return rng.stream(self.seed, purpose, t, k)
@@ -88,11 +80,16 @@ class Env:
         usual = self.devices.peak_flops / self.devices.over_peak
         return usual / self.devices.devices(self.num_clients, self.seed, t).flop_rate
 
-    def map(
-        self, function: Callable[[Worker, int, Task], Done], tasks: Mapping[int, Task]
-    ) -> dict[int, Done]:
-        """{k: function(worker, k, task)} for every task, side by side. `function`: one that pickle finds."""
-        return self.executor.map(function, tasks)
+    def local(self, t: int, **changes: Any) -> Local:
+        """Local training in round t, with `changes` as `Local.of` takes them."""
+        return Local.of(self.training, t, **changes)
+
+    def map(self, work: Work[Task, Value], tasks: Mapping[int, Task]) -> Results[Value]:
+        """`work(trainer, k, task)` for every task, side by side: values and reports, by client.
+
+        `work`: a function that pickle finds.
+        """
+        return collect(self.executor, work, tasks)
 
 
 class Inputs(NamedTuple, Generic[Client]):
@@ -116,7 +113,7 @@ class Traffic(NamedTuple):
 class Round:
     """One round's outcome. `facts` go to metrics.jsonl, `columns` (a value per client) to clients.jsonl.
 
-    Accuracies are reported over all clients. Where everybody trains, the workers saw them, and `accuracy` and
+    Accuracies are reported over all clients. Where everybody trains, `reports` have them, and `accuracy` and
     `accuracy_before` stay None. An algorithm in which clients sit out says what the model that each client
     would use reaches on its test samples (None: it has none), after and before this round's training.
     """
@@ -125,6 +122,7 @@ class Round:
     models: Sequence[se.Model]  # what every client ends the round with
     schedule: Schedule
     traffic: Traffic
+    reports: Mapping[int, Report]  # of the clients that trained
     accuracy: Sequence[float | None] | None = None
     accuracy_before: Sequence[float | None] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -161,19 +159,20 @@ def at_once(
     make: Callable[[tuple[Mixing, ...]], Any],
     clients: Sequence[Mixing],
     neighbours: Neighbours,
-    update: Callable[[Worker, int, Inputs[Mixing]], Mixing],
+    update: Work[Inputs[Mixing], Mixing],
     t: int,
     env: Env,
 ) -> Round:
     """A round in which everybody takes what its neighbours sent last and does its `update`; `make` makes the
     algorithm's state of the clients that come out."""
     done = env.map(update, inputs(clients, neighbours))
-    now = tuple(done[k] for k in range(env.num_clients))
+    now = tuple(done.values[k] for k in range(env.num_clients))
     return Round(
         make(now),
         models=[client.model for client in now],
         schedule=together(env, t, neighbours),
         traffic=exchange(neighbours, message_sizes([client.sent for client in clients])),
+        reports=done.reports,
     )
 
 

@@ -23,7 +23,7 @@ Differs from the paper or the authors' code in:
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Literal, NamedTuple
 
@@ -38,7 +38,9 @@ from fl.algorithms.base import Env, Round, exchange, together
 from fl.algorithms.compression import Compressed, Compression, compress
 from fl.config import Messages, Positive, Section
 from fl.keys import Key
-from fl.train.worker import Worker
+from fl.train.local import Local
+from fl.train.report import Done
+from fl.train.trainer import Gradient, Trainer, Turn, train_and_test
 from fl.world import topology
 from fl.world.topology import Neighbours
 
@@ -123,7 +125,10 @@ def run_round(state: State, t: int, env: Env) -> Round:
     links = graph(env.topology)
     weights = metropolis(links)
     tasks = {k: inputs(k, state, links, weights) for k in range(env.num_clients)}
-    done = env.map(partial(local_update, t=t, cfg=env.config, messages=env.messages), tasks)
+    cfg: Config = env.config
+    local = env.local(t, lr=cfg.lr, momentum=0.0, max_norm=cfg.max_norm)
+    update = partial(local_update, t=t, local=local, cfg=cfg, messages=env.messages)
+    done, reports = env.map(update, tasks)
     clients = tuple(done[k].client for k in range(env.num_clients))
     sizes = [np.sum([sent.sizes for sent in done[k].messages], axis=0) for k in range(env.num_clients)]
     return Round(
@@ -131,6 +136,7 @@ def run_round(state: State, t: int, env: Env) -> Round:
         models=[client.X for client in clients],
         schedule=together(env, t, links),
         traffic=exchange(links, np.array(sizes, dtype=np.int64)),
+        reports=reports,
         facts={"degree_mean": float(links.degrees.mean())},
     )
 
@@ -142,35 +148,43 @@ def inputs(k: int, state: State, links: Neighbours, weights: NDArray[np.float64]
 
 
 def local_update(
-    worker: Worker, k: int, given: Inputs, *, t: int, cfg: Config, messages: Messages
-) -> Outputs:
+    trainer: Trainer, k: int, given: Inputs, *, t: int, local: Local, cfg: Config, messages: Messages
+) -> Done[Outputs]:
     """The box above for one client. G and H of neighbours are the last round's, so nobody waits."""
-    old, eta = given.client, cfg.lr * worker.setting.training.lr_decay**t
+    old, eta = given.client, local.lr
 
     def send(name: str, now: se.Model, known: se.Model) -> Compressed:
-        noise = torch.Generator().manual_seed(worker.seed(f"beer {name}", t, k))
+        noise = torch.Generator().manual_seed(trainer.seed(f"beer {name}", t, k))
         return compress(se.combine([now, known], [1, -1]), cfg.compression, messages, noise, k, t)
 
-    g = gradient(worker, k, old.X, t, cfg, eta)
+    turn = trainer.turn(k, t, old.X)
+    g, report = epochs(turn, local) if cfg.gradient == "epochs" else full(turn, local)
     V = moved(old.V, old.G, given.G, given.weights, cfg.gamma, [(g, 1.0), (old.g, -1.0)])
     X = moved(old.X, old.H, given.H, given.weights, cfg.gamma, [(V, -eta)])
     of_v, of_x = send("V", V, old.G), send("X", X, old.H)
     G, H = se.combine([old.G, of_v.model], [1, 1]), se.combine([old.H, of_x.model], [1, 1])
     if cfg.gradient == "full":
-        worker.report.accuracy = worker.test(k, X)
-    return Outputs(Client(X, V, G, H, g), (of_v, of_x))
+        turn.load(X)
+        report = replace(report, accuracy=turn.test())
+    return Done(Outputs(Client(X, V, G, H, g), (of_v, of_x)), report)
 
 
-def gradient(worker: Worker, k: int, X: se.Model, t: int, cfg: Config, eta: float) -> se.Model:
-    """g_t of client k at X, with weight decay, clipped."""
-    if cfg.gradient == "epochs":
-        trained = worker.train(k, X, t, lr=cfg.lr, momentum=0.0, max_norm=cfg.max_norm)
-        return se.combine([X, trained], [1 / eta, -1 / eta])
-    worker.report.accuracy_before = worker.test(k, X)
-    g = se.combine([worker.gradient(k, X, t), X], [1, worker.setting.training.weight_decay])
+def epochs(turn: Turn, local: Local) -> Gradient:
+    """What local training moved X by, over eta."""
+    X = turn.model()
+    report = train_and_test(turn, local)
+    return Gradient(se.combine([X, turn.model()], [1 / local.lr, -1 / local.lr]), report)
+
+
+def full(turn: Turn, local: Local) -> Gradient:
+    """Of the mean loss at X."""
+    X, before = turn.model(), turn.test()
+    found, report = turn.gradient()
+    g = se.combine([found, X], [1, local.weight_decay])
     norm = float((g.values.double().square().sum() + g.rest.double().square().sum()).sqrt())
-    limit = math.inf if cfg.max_norm is None else cfg.max_norm
-    return se.combine([g], [limit / norm]) if norm > limit else g
+    limit = math.inf if local.max_norm is None else local.max_norm
+    clipped = se.combine([g], [limit / norm]) if norm > limit else g
+    return Gradient(clipped, replace(report, accuracy_before=before))
 
 
 def moved(

@@ -28,7 +28,9 @@ from fl.algorithms import da_dpfl_shown, voting
 from fl.algorithms.base import Env, Inputs, Round, gossip
 from fl.algorithms.messages import Sent, send
 from fl.config import Count, Messages, NotNegative, Positive, Section, Share, Whole, only_if, unless
-from fl.train.worker import Worker
+from fl.train.local import Local
+from fl.train.report import Done, Report
+from fl.train.trainer import Grown, Trainer, Turn, train_and_test
 from fl.world import schedule
 
 
@@ -128,7 +130,7 @@ KEYS, FIGURES, LEVELS = da_dpfl_shown.KEYS, da_dpfl_shown.FIGURES, da_dpfl_shown
 def init(env: Env) -> State:
     owners = range(1 if env.config.shared_initial_mask else env.num_clients)
     make = partial(first_client, cfg=env.config, messages=env.messages)
-    made = env.map(make, {k: env.initial for k in owners})
+    made = env.map(make, {k: env.initial for k in owners}).values
     return State(tuple(made.get(k, made[0]) for k in range(env.num_clients)))
 
 
@@ -140,11 +142,21 @@ def run_round(state: State, t: int, env: Env) -> Round:
     plan = schedule.plan(neighbours, reuse, max_wait, wait_rule=cfg.wait_rule, duration=env.durations(t))
     prune = t in voting.prune_rounds(state.t_star, env.num_rounds, b=cfg.b, c=cfg.c, gaps=cfg.prune_gaps)
     fraction = se.rigl_fraction(t, env.num_rounds, cfg.alpha0)
-    update = partial(local_update, t=t, prune=prune, fraction=fraction, cfg=cfg, messages=env.messages)
+    update = partial(
+        local_update,
+        t=t,
+        local=env.local(t),
+        prune=prune,
+        fraction=fraction,
+        cfg=cfg,
+        messages=env.messages,
+    )
 
     done: dict[int, Client] = {}
+    reports: dict[int, Report] = {}
     for wave in plan.waves():
-        done |= env.map(update, {turn.client: inputs(turn, state, done) for turn in wave})
+        values, seen = env.map(update, {turn.client: inputs(turn, state, done) for turn in wave})
+        done, reports = done | values, reports | seen
 
     clients = tuple(done[k] for k in range(env.num_clients))
     pairs = [*zip(clients, state.clients, strict=True)]
@@ -157,6 +169,7 @@ def run_round(state: State, t: int, env: Env) -> Round:
         models=[client.model for client in clients],
         schedule=plan,
         traffic=gossip(plan, [c.message for c in state.clients], [c.message for c in clients]),
+        reports=reports,
         facts={"t_star": t_star, "max_wait": max_wait},
         columns={
             "drift": [client.drift for client in clients],
@@ -174,46 +187,51 @@ def inputs(turn: schedule.Turn, state: State, done: Mapping[int, Client]) -> Inp
 
 
 def local_update(
-    worker: Worker,
+    trainer: Trainer,
     k: int,
     given: Inputs[Client],
     *,
     t: int,
+    local: Local,
     prune: bool,
     fraction: float,
     cfg: Config,
     messages: Messages = _EXACT,
-) -> Client:
+) -> Done[Client]:
     """Aggregate, train, drift, prune, send, move the mask: lines 13 to 25 of Algorithm 1 for one client."""
     own = given.client
-    start = se.average(own.model, given.neighbours, mask=own.mask)
-    trained = worker.train(k, start, t)
-    drift = se.drift(trained, worker.initial.with_pattern(own.first_mask), squared=cfg.drift == "squared")
+    turn = trainer.turn(k, t, se.average(own.model, given.neighbours, mask=own.mask))
+    report = train_and_test(turn, local)
+    trained = turn.model()
+    drift = se.drift(trained, trainer.initial.with_pattern(own.first_mask), squared=cfg.drift == "squared")
     pruned = trained
     if prune:
         pruned = se.prune_pqi(trained, se.PQIConfig(**dict(cfg.pqi)), target_density=1 - cfg.target_sparsity)
-    mask = next_mask(worker, k, pruned, t, fraction, cfg)
+        turn.load(pruned)
+    mask, work = next_mask(turn, fraction, cfg, trainer.seed("grow", t, k))
     model = pruned if cfg.send == "pruned" else trained
     first_drift = drift if own.first_drift is None else own.first_drift
     sent = send(model, k, t, messages, own.sent)
-    return Client(model, mask, own.first_mask, drift, first_drift, sent)
+    return Done(Client(model, mask, own.first_mask, drift, first_drift, sent), report.plus(work))
 
 
-def next_mask(worker: Worker, k: int, model: se.Model, t: int, fraction: float, cfg: Masks) -> se.Bitmap:
-    """RigL: m^{t+1} of a trained model."""
+def next_mask(turn: Turn, fraction: float, cfg: Masks, seed: int) -> Grown:
+    """RigL: m^{t+1} of the model of a turn, and what that took. `seed`: of growth at random."""
     if cfg.grow == "gradient":
-        return worker.grow(k, model, t, fraction, batches=cfg.grow_batches)
-    return se.rigl(model, None, fraction, grow="random", seed=worker.seed("grow", t, k)).bitmap
+        return turn.grow(fraction, batches=cfg.grow_batches)
+    return Grown(se.rigl(turn.model(), None, fraction, grow="random", seed=seed).bitmap, Report())
 
 
-def first_client(worker: Worker, k: int, initial: se.Model, *, cfg: Masks, messages: Messages) -> Client:
+def first_client(
+    trainer: Trainer, k: int, initial: se.Model, *, cfg: Masks, messages: Messages
+) -> Done[Client]:
     """w0 under a mask of its own."""
     masks = se.erk_masks if cfg.distribution == "erk" else se.uniform_masks
     layout = initial.layout
     shapes = dict(zip(layout.names, layout.shapes, strict=True))
-    mask = layout.bitmap_of(masks(shapes, cfg.density, seed=worker.seed("first mask", k=k)))
+    mask = layout.bitmap_of(masks(shapes, cfg.density, seed=trainer.seed("first mask", k=k)))
     model = initial.with_pattern(mask)
-    return Client(model, mask, mask, sent=send(model, k, 0, messages))
+    return Done(Client(model, mask, mask, sent=send(model, k, 0, messages)), None)
 
 
 def vote(new: Client, old: Client, delta_pr: float) -> bool | None:

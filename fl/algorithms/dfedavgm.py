@@ -27,7 +27,9 @@ import sparse_engine as se
 from fl.algorithms.base import Bytes, Env, Inputs, Round, exchange, inputs, message_sizes, together
 from fl.algorithms.messages import Sent, send
 from fl.config import Messages, Positive, Section
-from fl.train.worker import Worker
+from fl.train.local import Local
+from fl.train.report import Done
+from fl.train.trainer import Trainer, train_and_test
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "q16": 2, "q8": 1}
 
@@ -52,7 +54,7 @@ class State:
     clients: tuple[Client, ...]
 
 
-class Done(NamedTuple):
+class Update(NamedTuple):
     client: Client
     model: se.Model  # z
 
@@ -64,13 +66,15 @@ def init(env: Env) -> State:
 
 def run_round(state: State, t: int, env: Env) -> Round:
     neighbours = env.topology.neighbours(t)
-    update = partial(local_update, t=t, cfg=env.config, messages=quantiser(env))
-    done = env.map(update, inputs(state.clients, neighbours))
+    local = env.local(t, momentum=env.config.momentum, max_norm=env.config.max_norm)
+    update = partial(local_update, t=t, local=local, messages=quantiser(env))
+    done, reports = env.map(update, inputs(state.clients, neighbours))
     return Round(
         State(tuple(done[k].client for k in range(env.num_clients))),
         models=[done[k].model for k in range(env.num_clients)],
         schedule=together(env, t, neighbours),
         traffic=exchange(neighbours, sizes(state, env.config)),
+        reports=reports,
     )
 
 
@@ -80,15 +84,17 @@ def client_models(state: State) -> tuple[se.Model, ...]:
 
 
 def local_update(
-    worker: Worker, k: int, given: Inputs[Client], *, t: int, cfg: Config, messages: Messages
-) -> Done:
+    trainer: Trainer, k: int, given: Inputs[Client], *, t: int, local: Local, messages: Messages
+) -> Done[Update]:
     """Mix, train, send."""
     own = given.client
     differences = [own.sent.model, *given.neighbours]
     start = se.combine([*differences, own.start], [*[1 / len(differences)] * len(differences), 1])
-    model = worker.train(k, start, t, momentum=cfg.momentum, max_norm=cfg.max_norm)
+    turn = trainer.turn(k, t, start)
+    report = train_and_test(turn, local)
+    model = turn.model()
     sent = send(se.combine([model, start], [1, -1]), k, t, messages, own.sent)
-    return Done(Client(start, sent), model)
+    return Done(Update(Client(start, sent), model), report)
 
 
 def quantiser(env: Env) -> Messages:

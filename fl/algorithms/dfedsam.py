@@ -24,7 +24,9 @@ import sparse_engine as se
 from fl.algorithms.base import Env, Inputs, Round, at_once
 from fl.algorithms.messages import Sent, send
 from fl.config import Messages, NotNegative, Positive, Section
-from fl.train.worker import Worker
+from fl.train.local import Local
+from fl.train.report import Done
+from fl.train.trainer import Trainer, train_and_test
 
 
 class Config(Section):
@@ -53,15 +55,18 @@ def init(env: Env) -> State:
 
 
 def run_round(state: State, t: int, env: Env) -> Round:
-    update = partial(local_update, t=t, cfg=env.config, messages=env.messages)
+    cfg: Config = env.config
+    local = env.local(t, rho=cfg.rho, momentum=cfg.momentum, max_norm=cfg.max_norm)
+    update = partial(local_update, t=t, local=local, messages=env.messages)
     return at_once(State, state.clients, env.topology.neighbours(t), update, t, env)
 
 
 def local_update(
-    worker: Worker, k: int, given: Inputs[Client], *, t: int, cfg: Config, messages: Messages
-) -> Client:
+    trainer: Trainer, k: int, given: Inputs[Client], *, t: int, local: Local, messages: Messages
+) -> Done[Client]:
     """Mix, train, send."""
     own = given.client
-    start = se.average(own.model, given.neighbours)
-    model = worker.train(k, start, t, rho=cfg.rho, momentum=cfg.momentum, max_norm=cfg.max_norm)
-    return Client(model, send(model, k, t, messages, own.sent))
+    turn = trainer.turn(k, t, se.average(own.model, given.neighbours))
+    report = train_and_test(turn, local)
+    model = turn.model()
+    return Done(Client(model, send(model, k, t, messages, own.sent)), report)

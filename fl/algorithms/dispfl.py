@@ -24,7 +24,9 @@ from fl.algorithms import da_dpfl
 from fl.algorithms.base import Env, Inputs, Round, at_once
 from fl.algorithms.messages import Sent, send
 from fl.config import Messages, Positive
-from fl.train.worker import Worker
+from fl.train.local import Local
+from fl.train.report import Done
+from fl.train.trainer import Trainer, train_and_test
 
 
 class Config(da_dpfl.Masks):
@@ -51,23 +53,26 @@ def init(env: Env) -> State:
 def run_round(state: State, t: int, env: Env) -> Round:
     cfg: Config = env.config
     fraction = se.rigl_fraction(t, env.num_rounds, cfg.alpha0)
-    update = partial(local_update, t=t, fraction=fraction, cfg=cfg, messages=env.messages)
+    local = env.local(t, max_norm=cfg.max_norm)
+    update = partial(local_update, t=t, local=local, fraction=fraction, cfg=cfg, messages=env.messages)
     return at_once(State, state.clients, env.topology.neighbours(t), update, t, env)
 
 
 def local_update(
-    worker: Worker,
+    trainer: Trainer,
     k: int,
     given: Inputs[Client],
     *,
     t: int,
+    local: Local,
     fraction: float,
     cfg: Config,
     messages: Messages,
-) -> Client:
+) -> Done[Client]:
     """Aggregate, train, move the mask, send."""
     own = given.client
-    start = se.average(own.model, given.neighbours, mask=own.mask)
-    model = worker.train(k, start, t, max_norm=cfg.max_norm)
-    mask = da_dpfl.next_mask(worker, k, model, t, fraction, cfg)
-    return Client(model, mask, send(model, k, t, messages, own.sent))
+    turn = trainer.turn(k, t, se.average(own.model, given.neighbours, mask=own.mask))
+    report = train_and_test(turn, local)
+    model = turn.model()
+    mask, work = da_dpfl.next_mask(turn, fraction, cfg, trainer.seed("grow", t, k))
+    return Done(Client(model, mask, send(model, k, t, messages, own.sent)), report.plus(work))

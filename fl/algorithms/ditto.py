@@ -31,7 +31,10 @@ from fl.algorithms.base import Env, Round
 from fl.algorithms.fedavg import Server
 from fl.algorithms.messages import send
 from fl.config import Messages, NotNegative, Training, Whole
-from fl.train.worker import Pull, Worker
+from fl.train.local import Local, Pull
+from fl.train.report import Done
+from fl.train.trainer import Trainer, train_and_test
+from fl.train.work import Results
 
 
 class Config(fedavg.Config):
@@ -87,12 +90,15 @@ def init(env: Env) -> State:
 
 
 def run_round(state: State, t: int, env: Env) -> Round:
-    update = partial(local_update, t=t, cfg=env.config, messages=env.messages)
+    cfg: Config = env.config
+    E, own = cfg.epochs(env.training.epochs)
+    both = env.local(t, epochs=E, max_norm=cfg.max_norm), env.local(t, epochs=own, max_norm=cfg.max_norm)
+    update = partial(local_update, t=t, both=both, pull=cfg.pull, messages=env.messages)
     served = fedavg.inputs(state.server, t, env)
-    done = env.map(update, {k: Inputs(given, state.personal[k]) for k, given in served.items()})
+    done, reports = env.map(update, {k: Inputs(given, state.personal[k]) for k, given in served.items()})
     uploads = {k: update.upload for k, update in done.items()}
     personal = tuple(done[k].personal if k in done else v for k, v in enumerate(state.personal))
-    result = fedavg.ended(state.server, fedavg.weighted_mean(uploads), uploads, t, env)
+    result = fedavg.ended(state.server, fedavg.weighted_mean(uploads), Results(uploads, reports), t, env)
     return replace(
         result,
         state=State(result.state, personal),
@@ -110,20 +116,28 @@ def server_model(state: State) -> se.Model:
     return state.server.model
 
 
-def local_update(worker: Worker, k: int, given: Inputs, *, t: int, cfg: Config, messages: Messages) -> Update:
-    """Both trainings of one client. Loss and accuracy are reported of the personal one, FLOP of both."""
+def local_update(
+    trainer: Trainer,
+    k: int,
+    given: Inputs,
+    *,
+    t: int,
+    both: tuple[Local, Local],
+    pull: float,
+    messages: Messages,
+) -> Done[Update]:
+    """`both` trainings of one client: of w, and of v, which is drawn towards w with strength `pull`.
+
+    Loss and accuracy are reported of the personal one, FLOP of both.
+    """
     w, upload = given.served
-    E, own = cfg.epochs(worker.setting.training.epochs)
-    trained = worker.train(k, w, t, test=False, epochs=E, max_norm=cfg.max_norm)
-    personal = worker.train(
-        k,
-        given.personal,
-        t,
-        pull=Pull(w, cfg.pull) if cfg.pull else None,
-        part=" personal",
-        epochs=own,
-        max_norm=cfg.max_norm,
-    )
+    turn = trainer.turn(k, t, w)
+    first = turn.train(both[0])
+    trained = turn.model()
+    turn.load(given.personal)
+    drawn = replace(both[1], pull=Pull(w, pull) if pull else None, stream=" personal")
+    report = train_and_test(turn, drawn).plus(first)
     sent = send(trained, k, t, messages, upload)
-    accuracy = worker.report.accuracy
-    return Update(fedavg.Update(trained, sent, worker.num_samples(k), accuracy), personal)
+    return Done(
+        Update(fedavg.Update(trained, sent, trainer.num_samples(k), report.accuracy), turn.model()), report
+    )

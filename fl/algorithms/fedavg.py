@@ -31,7 +31,10 @@ from fl import config
 from fl.algorithms.base import Env, Round, Traffic, apart, mean, server
 from fl.algorithms.messages import Sent, send
 from fl.config import Count, Messages, Positive, Section
-from fl.train.worker import Worker
+from fl.train.local import Local
+from fl.train.report import Done
+from fl.train.trainer import Trainer, train_and_test
+from fl.train.work import Results
 
 
 class Config(Section):
@@ -83,9 +86,9 @@ def init(env: Env) -> Server:
 
 
 def run_round(state: Server, t: int, env: Env) -> Round:
-    update = partial(local_update, t=t, cfg=env.config, messages=env.messages)
-    done = env.map(update, inputs(state, t, env))
-    return ended(state, weighted_mean(done), done, t, env)
+    local = env.local(t, max_norm=env.config.max_norm)
+    done = env.map(partial(local_update, t=t, local=local, messages=env.messages), inputs(state, t, env))
+    return ended(state, weighted_mean(done.values), done, t, env)
 
 
 def client_models(state: Server) -> tuple[se.Model, ...]:
@@ -97,10 +100,15 @@ def server_model(state: Server) -> se.Model:
     return state.model
 
 
-def local_update(worker: Worker, k: int, given: Inputs, *, t: int, cfg: Config, messages: Messages) -> Update:
-    trained = worker.train(k, given.model, t, max_norm=cfg.max_norm)
+def local_update(
+    trainer: Trainer, k: int, given: Inputs, *, t: int, local: Local, messages: Messages
+) -> Done[Update]:
+    """Train, send."""
+    turn = trainer.turn(k, t, given.model)
+    report = train_and_test(turn, local)
+    trained = turn.model()
     sent = send(trained, k, t, messages, given.upload)
-    return Update(trained, sent, worker.num_samples(k), worker.report.accuracy)
+    return Done(Update(trained, sent, trainer.num_samples(k), report.accuracy), report)
 
 
 def first(model: se.Model, env: Env) -> Server:
@@ -144,14 +152,16 @@ def traffic(state: Server, done: Mapping[int, Update], env: Env) -> Traffic:
     return server(env.num_clients, [*done], state.sent, [update.sent for update in done.values()])
 
 
-def ended(state: Server, model: se.Model, done: Mapping[int, Update], t: int, env: Env) -> Round:
+def ended(state: Server, model: se.Model, results: Results[Update], t: int, env: Env) -> Round:
     """The round after which the server has `model`."""
+    done, reports = results
     now = served(state, model, done, t, env)
     return Round(
         now,
         models=[done[k].model if k in done else model for k in range(env.num_clients)],
         schedule=apart(env, t),
         traffic=traffic(state, done, env),
+        reports=reports,
         accuracy=[own if own is not None else new for own, new in zip(now.accuracy, now.tested, strict=True)],
         accuracy_before=state.tested,
         facts={
@@ -164,9 +174,10 @@ def ended(state: Server, model: se.Model, done: Mapping[int, Update], t: int, en
 
 def tested(model: se.Model, env: Env) -> tuple[float | None, ...]:
     """Accuracy of `model` on every client's test samples."""
-    found = env.map(test, dict.fromkeys(range(env.num_clients), model))
+    found = env.map(test, dict.fromkeys(range(env.num_clients), model)).values
     return tuple(found[k] for k in range(env.num_clients))
 
 
-def test(worker: Worker, k: int, model: se.Model) -> float | None:
-    return worker.test(k, model)
+def test(trainer: Trainer, k: int, model: se.Model) -> Done[float | None]:
+    """Nothing to report: nobody trained."""
+    return Done(trainer.turn(k, 0, model).test(), None)

@@ -24,7 +24,7 @@ Differs from the paper or the authors' code in:
 """
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
@@ -34,7 +34,9 @@ from fl.algorithms.base import Env, Round
 from fl.algorithms.fedavg import Inputs, Server, Update
 from fl.algorithms.messages import send
 from fl.config import Count, Messages, Share
-from fl.train.worker import Worker
+from fl.train.local import Local
+from fl.train.report import Done, Report
+from fl.train.trainer import Trainer, train_and_test
 
 
 class Config(fedavg.Config):
@@ -60,9 +62,11 @@ def run_round(state: Server, t: int, env: Env) -> Round:
     cfg: Config = env.config
     moves = (t + 1) % cfg.interval == 0
     fraction = se.rigl_fraction(t, env.num_rounds, cfg.alpha0) if moves else 0.0
-    update = partial(local_update, t=t, fraction=fraction, cfg=cfg, messages=env.messages)
+    growth = Growth(fraction, cfg.grow_batches) if fraction else None
+    local = env.local(t, max_norm=cfg.max_norm)
+    update = partial(local_update, t=t, local=local, growth=growth, messages=env.messages)
     done = env.map(update, fedavg.inputs(state, t, env))
-    uploads = [*done.values()]
+    uploads = [*done.values.values()]
     mean = se.weighted_average([u.sent.model for u in uploads], [u.samples for u in uploads])
     return fedavg.ended(state, se.keep_largest(mean, state.model.bitmap.counts), done, t, env)
 
@@ -70,12 +74,29 @@ def run_round(state: Server, t: int, env: Env) -> Round:
 client_models, server_model = fedavg.client_models, fedavg.server_model
 
 
+class Growth(NamedTuple):
+    """How a mask moves: the share of its weights, by the gradient of so many batches."""
+
+    fraction: float
+    batches: int
+
+
 def local_update(
-    worker: Worker, k: int, given: Inputs, *, t: int, fraction: float, cfg: Config, messages: Messages
-) -> Update:
-    start = given.model
-    if fraction:
-        start = start.with_pattern(worker.grow(k, start, t, fraction, batches=cfg.grow_batches))
-    trained = worker.train(k, start, t, max_norm=cfg.max_norm)
+    trainer: Trainer,
+    k: int,
+    given: Inputs,
+    *,
+    t: int,
+    local: Local,
+    growth: Growth | None,
+    messages: Messages,
+) -> Done[Update]:
+    """Move the mask in some rounds, train, send."""
+    turn, work = trainer.turn(k, t, given.model), Report()
+    if growth:
+        mask, work = turn.grow(*growth)
+        turn.load(given.model.with_pattern(mask))
+    report = train_and_test(turn, local).plus(work)
+    trained = turn.model()
     sent = send(trained, k, t, messages, given.upload, known=given.model.bitmap)
-    return Update(trained, sent, worker.num_samples(k), worker.report.accuracy)
+    return Done(Update(trained, sent, trainer.num_samples(k), report.accuracy), report)

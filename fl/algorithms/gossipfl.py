@@ -31,7 +31,9 @@ import sparse_engine as se
 from fl.algorithms.base import Env, Inputs, Round, at_once
 from fl.algorithms.messages import Sent, send
 from fl.config import Messages, Positive, Section
-from fl.train.worker import Worker
+from fl.train.local import Local
+from fl.train.report import Done
+from fl.train.trainer import Trainer, train_and_test
 from fl.world.topology import Neighbours, from_links
 
 
@@ -60,27 +62,29 @@ def init(env: Env) -> State:
 
 
 def run_round(state: State, t: int, env: Env) -> Round:
-    update = partial(
-        local_update, t=t, next_mask=shared_mask(env, t + 1), cfg=env.config, messages=env.messages
-    )
+    local, mask = env.local(t, max_norm=env.config.max_norm), shared_mask(env, t + 1)
+    update = partial(local_update, t=t, next_mask=mask, local=local, messages=env.messages)
     return at_once(State, state.clients, groups(env, t), update, t, env)
 
 
 def local_update(
-    worker: Worker,
+    trainer: Trainer,
     k: int,
     given: Inputs[Client],
     *,
     t: int,
     next_mask: se.Bitmap,
-    cfg: Config,
+    local: Local,
     messages: Messages,
-) -> Client:
+) -> Done[Client]:
     """Mix on the mask, train, send what the next mask holds."""
     own = given.client
     mean = se.average(own.model, given.neighbours, mask=own.sent.model.bitmap)
-    model = worker.train(k, se.overlay(own.model, mean), t, max_norm=cfg.max_norm)
-    return Client(model, send(model.with_pattern(next_mask), k, t, messages, own.sent, known=next_mask))
+    turn = trainer.turn(k, t, se.overlay(own.model, mean))
+    report = train_and_test(turn, local)
+    model = turn.model()
+    sent = send(model.with_pattern(next_mask), k, t, messages, own.sent, known=next_mask)
+    return Done(Client(model, sent), report)
 
 
 def shared_mask(env: Env, t: int) -> se.Bitmap:

@@ -23,13 +23,13 @@ from fl.run import history, metrics, recorded, restore
 from fl.run.book import Book, Memory
 from fl.run.checkpoint import Head
 from fl.run.events import Listener
-from fl.run.executor import Local
+from fl.run.executor import Threads
 from fl.run.growing import NOTHING, Mark
 from fl.run.history import History
 from fl.run.meters import Meter, usual
 from fl.run.meters.base import Readings
 from fl.run.names import GROWING
-from fl.train.worker import Setting, learning_rate
+from fl.train.setting import Setting
 from fl.world.devices import DeviceModel
 from fl.world.topology import Topology
 from sparse_engine.hardware import cores
@@ -96,7 +96,7 @@ class Run:
         with _computing(numerics):
             self._told_where()
         try:
-            with Local(self.setting, self.options.num_workers, listener) as executor:
+            with Threads(self.setting, self.options.num_workers, listener) as executor:
                 yield from self._rounds(self._env(executor), executor, numerics)
         finally:
             listener.run_stopped()
@@ -118,22 +118,23 @@ class Run:
         self.book.parts(self.after.history)
         self.options.listener.run_started(self.cfg, self.book.path, self.after.round + 1)
 
-    def _env(self, executor: Local) -> Env:
+    def _env(self, executor: Threads) -> Env:
         cfg, initial = self.cfg, self.setting.initial
         sizes = cfg.num_clients, cfg.num_rounds, cfg.seed
         devices = DeviceModel(**dict(cfg.devices))
-        return Env(cfg.settings, *sizes, initial, self.topology, executor, devices, cfg.messages)
+        world = self.topology, executor, devices
+        return Env(cfg.settings, *sizes, initial, *world, cfg.messages, cfg.training)
 
-    def _rounds(self, env: Env, executor: Local, numerics: history.Numerics) -> Iterator[metrics.Record]:
+    def _rounds(self, env: Env, executor: Threads, numerics: history.Numerics) -> Iterator[metrics.Record]:
         saved = self.after.round
         try:
             with _computing(numerics):
                 executor.warm_up(self.cfg.num_clients)
                 if saved < 0:
-                    self._first(env, executor)
+                    self._first(env)
             for t in range(saved + 1, self.cfg.num_rounds):
                 with _computing(numerics):
-                    line = self._round(t, env, executor)
+                    line = self._round(t, env)
                 if self._due(t):
                     self._save()
                     saved = t
@@ -143,13 +144,12 @@ class Run:
                 self._save()
             raise
 
-    def _first(self, env: Env, executor: Local) -> None:
+    def _first(self, env: Env) -> None:
         """The state before round 0."""
         self.after = self.after._replace(state=self.algorithm.init(env))
         restore.check(self.after.state, self.algorithm, self.cfg.num_clients)
-        executor.reports()  # of what init did
 
-    def _round(self, t: int, env: Env, executor: Local) -> metrics.Record:
+    def _round(self, t: int, env: Env) -> metrics.Record:
         listener = self.options.listener
         listener.round_started(t)
         for meter in self.options.meters:
@@ -158,10 +158,10 @@ class Run:
         readings: Readings = {}
         for meter in reversed(self.options.meters):
             readings = meter.stop() | readings
-        reports = executor.reports()
+        reports = result.reports
         devices = env.devices.devices(env.num_clients, env.seed, t)
         modelled = metrics.modelled(result, reports, env.devices, devices)
-        lr = learning_rate(self.cfg.training, t)
+        lr = env.local(t).lr
         record = metrics.round_record(t, result, reports, modelled, lr, readings, self.cfg.algorithm)
         clients = (
             [*metrics.client_records(t, result, reports, modelled)] if self.cfg.run.record_clients else []

@@ -16,7 +16,7 @@ from fl.config import Config
 from fl.keys import Key, summed
 from fl.run import keys
 from fl.run.meters.base import Readings
-from fl.train.worker import Report
+from fl.train.report import Report
 from fl.world.devices import DeviceModel, Devices
 from fl.world.schedule import Floats
 

@@ -11,7 +11,7 @@ from fl.run import own
 from fl.run.own import NOTHING, Own
 from fl.train import network
 from fl.train.cost import Cost
-from fl.train.worker import Setting
+from fl.train.setting import Setting
 from fl.world import topology
 
 

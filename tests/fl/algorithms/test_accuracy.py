@@ -5,6 +5,7 @@ import json
 import comparisons
 import pytest
 from central import env, model
+from fakes import accuracy
 
 from fl.algorithms import ditto, fedavg, feddst
 from fl.algorithms.base import Env
@@ -15,10 +16,11 @@ from fl.errors import ConfigError, RunDirError
 from fl.report import figures as report_figures
 from fl.report import summary as report_summary
 from fl.run import metrics, recorded, runs, setup
-from fl.run.executor import Local
+from fl.run.executor import Threads
 from fl.run.rundir import METRICS, read_jsonl
 from fl.run.runs import Options
-from fl.train.worker import Report, Worker
+from fl.train.report import Report
+from fl.train.worker import Worker
 from fl.world.devices import DeviceModel
 
 # One weight moves. Client k goes half way from what it gets to its goal; "accuracy" is the way that is left.
@@ -68,17 +70,17 @@ def test_the_kept_numbers_are_those_of_the_kept_models(name, tiny):
     algorithm = {"fedavg": fedavg, "feddst": feddst}[name]
     setting = setup.prepare(tiny())
     worker, last = Worker(setting), {}
-    with Local(setting, 1) as executor:
-        world = Env(
-            algorithm.Config(clients_per_round=1), 4, 4, 2, setting.initial, None, executor, DeviceModel()
-        )
+    with Threads(setting, 1) as executor:
+        cfg = algorithm.Config(clients_per_round=1)
+        world = (cfg, 4, 4, 2, setting.initial, None, executor, DeviceModel())
+        world = Env(*world, training=setting.training)
         state = algorithm.init(world)
         for t in range(4):
             (sampled,) = fedavg.inputs(state, t, world)
             result = algorithm.run_round(state, t, world)
             state = result.state
             last[sampled] = result.models[sampled]
-            wanted = [worker.test(k, last.get(k, state.model)) for k in range(4)]
+            wanted = [accuracy(worker, k, last.get(k, state.model)) for k in range(4)]
             assert result.accuracy == wanted and result.facts["accuracy_sampled"] == wanted[sampled]
     assert 1 < len(last) < 4  # some never trained
 

@@ -20,7 +20,7 @@ import sparse_engine as se
 from fl import algorithms, config, rng
 from fl.run import runs, setup
 from fl.run.rundir import CLIENTS, METRICS, read_jsonl
-from fl.train import worker
+from fl.train.turn import EngineTurn
 from fl.world import topology
 from fl.world.devices import DeviceModel
 
@@ -133,22 +133,22 @@ def noisy_digits(path):
 def watch(cfg: config.Config, path) -> Seen:
     start, trained, pruned, scores, next_mask, rounds = {}, {}, {}, {}, {}, []
     algorithm = algorithms.registered()[cfg.algorithm]
-    plain_train, plain_grow, plain_round = worker.Worker.train, worker.Worker.grow, algorithm.run_round
+    plain_train, plain_grow, plain_round = EngineTurn.train, EngineTurn.grow, algorithm.run_round
     plain_add = se.Growth.add
     now: dict[str, torch.Tensor] = {}
 
-    def train(self, k, state, t):
-        start[t, k] = state.clone()
-        result = plain_train(self, k, state, t)
-        trained[t, k] = result.clone()
-        return result
+    def train(self, local):
+        start[self.t, self.k] = self.model().clone()
+        report = plain_train(self, local)
+        trained[self.t, self.k] = self.model().clone()
+        return report
 
-    def grow(self, k, state, t, *args, **kwargs):
-        pruned[t, k] = state.clone()
+    def grow(self, *args, **kwargs):
+        pruned[self.t, self.k] = self.model().clone()
         now.clear()
-        next_mask[t, k] = plain_grow(self, k, state, t, *args, **kwargs)
-        scores[t, k] = dict(now)
-        return next_mask[t, k]
+        grown = plain_grow(self, *args, **kwargs)
+        next_mask[self.t, self.k], scores[self.t, self.k] = grown.mask, dict(now)
+        return grown
 
     def add(self, name, gradient):
         now[name] = gradient.clone()
@@ -159,8 +159,8 @@ def watch(cfg: config.Config, path) -> Seen:
         return rounds[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker.Worker, "train", train)
-        patch.setattr(worker.Worker, "grow", grow)
+        patch.setattr(EngineTurn, "train", train)
+        patch.setattr(EngineTurn, "grow", grow)
         patch.setattr(se.Growth, "add", add)
         patch.setattr(algorithm, "run_round", run_round)
         runs.start(cfg, path, runs.Options(workers=1))

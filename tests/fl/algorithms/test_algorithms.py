@@ -11,7 +11,7 @@ from fl import algorithms
 from fl.algorithms.base import Algorithm, Env, Round, apart, gossip, message_sizes, server
 from fl.algorithms.messages import Sent
 from fl.run import metrics
-from fl.train.worker import Report
+from fl.train.report import Report
 from fl.world import schedule, topology
 from fl.world.devices import DeviceModel
 
@@ -97,7 +97,7 @@ def three_of_six():
     traffic = server(6, [1, 3, 4], Sent(model, 100), [Sent(model, n) for n in (10, 20, 30)])
     env = Env(None, 6, 1, 3, None, None, None, DeviceModel())
     accuracy = [None, 0.5, 0.25, 0.5, 0.5, 0.75]
-    return Round(None, [model] * 6, apart(env, 0), traffic, accuracy, [0.5] * 6)
+    return Round(None, [model] * 6, apart(env, 0), traffic, {}, accuracy, [0.5] * 6)
 
 
 def test_a_server_is_one_more_row():

@@ -1,23 +1,20 @@
 """BEER: two rounds of three clients by hand, gradient tracking in float64, what is always true, real runs.
 
-The worker here has f_k(x) = |x - b_k|^2 / 2, whose gradient is x - b_k, and "trains" by one step.
+The trainer here has f_k(x) = |x - b_k|^2 / 2, whose gradient is x - b_k, and "trains" by one step.
 """
-
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from fakes import Serial, Trainer
 
 import sparse_engine as se
 from fl import config
 from fl.algorithms import beer
 from fl.algorithms.base import Env
 from fl.config import Training
-from fl.rng import stream
 from fl.run import runs
 from fl.run.rundir import METRICS, read_jsonl
-from fl.train.worker import Report
 from fl.world import topology
 from fl.world.devices import DeviceModel
 from sparse_engine.model.model import Entry
@@ -37,39 +34,20 @@ def numbers(states):
     return np.array([torch.cat([x.values, x.rest]).tolist() for x in states])
 
 
-class Worker:
-    def __init__(self, **training):
-        self.setting = SimpleNamespace(training=Training(**({"lr_decay": 1.0} | training)))
-        self.report, self.told = Report(), []
-
-    def seed(self, purpose, t=0, k=0):
-        return int(stream(0, purpose, t, k).integers(2**63))
-
-    def gradient(self, k, state, t):
-        return model(numbers([state])[0] - GOALS[k])
-
-    def train(self, k, start, t, *, lr, **told):
-        self.told.append(told)
-        eta = lr * self.setting.training.lr_decay**t
-        return se.combine([start, self.gradient(k, start, t)], [1, -eta])
-
-    def test(self, k, state):
-        return 0.5
+def gradient(k, state):
+    return model(numbers([state])[0] - GOALS[k])
 
 
-class Serial:
-    def __init__(self, **training):
-        self.worker = Worker(**training)
-
-    def map(self, function, tasks):
-        return {k: function(self.worker, k, task) for k, task in tasks.items()}
+def train(k, start, local):
+    return se.combine([start, gradient(k, start)], [1, -local.lr])
 
 
 def env(num_clients=3, kind="full", training=None, degree=2, **settings):
     cfg = beer.Config.model_validate(settings)
     graph = topology.make(kind, num_clients, degree=degree)
-    work = Serial(**(training or {}))
-    return Env(cfg, num_clients, 100, 0, model([0] * 5), graph, work, DeviceModel())
+    work = Serial(Trainer(model([0] * 5), train, gradient=gradient))
+    given = Training(**({"lr_decay": 1.0} | (training or {})))
+    return Env(cfg, num_clients, 100, 0, model([0] * 5), graph, work, DeviceModel(), training=given)
 
 
 def rounds(world, count):
@@ -180,16 +158,21 @@ def test_what_others_know_is_what_messages_said():
 def test_clipping_and_weight_decay():
     world = env(lr=0.1, max_norm=7.0)
     rounds(world, 1)
-    assert world.executor.worker.told == [{"momentum": 0.0, "max_norm": 7.0}] * 3
+    assert world.executor.trainer.told("momentum", "max_norm") == [(0.0, 7.0)] * 3
     world = env(lr=0.1, gradient="full", max_norm=0.5, training={"weight_decay": 0.1})
     ones, zeros = model([1] * 5), model([0] * 5)
     state = beer.State((beer.Client(ones, zeros, zeros, ones, zeros),) * 3)
-    g = numbers([c.g for c in beer.run_round(state, 0, world).state.clients])
+    done = beer.run_round(state, 0, world)
+    g = numbers([c.g for c in done.state.clients])
     wanted = 1 - GOALS[:3] + 0.1
     assert np.linalg.norm(g, axis=1) == pytest.approx([0.5] * 3)
     assert g == pytest.approx(0.5 * wanted / np.linalg.norm(wanted, axis=1, keepdims=True), abs=1e-6)
-    report = world.executor.worker.report
-    assert (report.accuracy_before, report.accuracy) == (0.5, 0.5)
+    world.executor.trainer.test = lambda k, state: float(numbers([state]).sum())
+    done = beer.run_round(state, 0, world)
+    for k, report in done.reports.items():
+        assert (report.accuracy_before, report.accuracy) == (5.0, numbers([done.models[k]]).sum())
+        assert report.flop == 30 and report.accuracy != 5.0
+    assert [*done.reports] == [0, 1, 2]
 
 
 def test_bytes_of_both_messages_on_every_link():

@@ -7,7 +7,7 @@ from helpers import randn
 import sparse_engine as se
 from fl.algorithms.compression import Compression, compress, largest
 from fl.config import Messages
-from fl.train.worker import Diverged
+from fl.errors import Diverged
 from sparse_engine.model.model import Entry
 from sparse_engine.wire import quantised
 

@@ -1,6 +1,6 @@
 """DA-DPFL: a round of three clients and four weights by hand, and the identities of algorithms.md 2.
 
-The worker here trains by adding a number to every stored weight, so that all can be worked out on paper.
+The trainer here trains by adding a number to every stored weight, so that all can be worked out on paper.
 """
 
 import math
@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from fakes import Serial, Trainer
 
 import sparse_engine as se
 from fl.algorithms import da_dpfl
@@ -36,37 +37,15 @@ def model(bits, values, bias):
 INITIAL = model("1111", [1, 2, 3, 4], 10)
 
 
-class Worker:
-    """Adds GAINS[k] to what client k starts from; RigL gives it the same mask, mirrored."""
-
-    initial = INITIAL
-
-    def __init__(self):
-        self.starts = {}
-
-    def train(self, k, start, t):
-        self.starts[k] = start
-        return se.Model(
-            LAYOUT, start.bitmap, start.values + GAINS[k % 3], start.rest + GAINS[k % 3], start.integers
-        )
-
-    def grow(self, k, state, t, fraction, batches):
-        self.fraction, self.batches = fraction, batches
-        return bitmap(bits(state.bitmap)[::-1])
-
-    def seed(self, purpose, t=0, k=0):
-        return int(stream(0, purpose, t, k).integers(2**63))
+def train(k, start, local):
+    """Adds GAINS[k] to what client k starts from."""
+    gain = GAINS[k % 3]
+    return se.Model(LAYOUT, start.bitmap, start.values + gain, start.rest + gain, start.integers)
 
 
-class Serial:
-    """An executor of one worker."""
-
-    def __init__(self):
-        self.worker, self.waves = Worker(), []
-
-    def map(self, function, tasks):
-        self.waves.append(list(tasks))
-        return {k: function(self.worker, k, task) for k, task in tasks.items()}
+def mirrored(k, state, fraction):
+    """RigL here gives the same mask, mirrored."""
+    return bitmap(bits(state.bitmap)[::-1])
 
 
 def bits(pattern):
@@ -77,7 +56,16 @@ def bits(pattern):
 def env(num_clients=3, num_rounds=100, kind="full", **settings):
     cfg = Config(**({"reuse_index": "id", "max_wait": 1} | settings))
     graph = topology.make(kind, num_clients)
-    return Env(cfg, num_clients, num_rounds, 0, INITIAL, graph, Serial(), DeviceModel())
+    return Env(
+        cfg,
+        num_clients,
+        num_rounds,
+        0,
+        INITIAL,
+        graph,
+        Serial(Trainer(INITIAL, train, mirrored)),
+        DeviceModel(),
+    )
 
 
 def three(t_star=None):
@@ -95,7 +83,7 @@ def three(t_star=None):
 def test_a_round_by_hand():
     world = env(delta_pr=0.2, alpha0=0.5)
     after = da_dpfl.run_round(three(), 50, world)
-    starts = world.executor.worker.starts
+    starts = world.executor.trainer.starts
 
     # client 0 waits for nobody: 1 and 2 give their models of the last round
     assert bits(starts[0].bitmap) == "1100"
@@ -117,8 +105,10 @@ def test_a_round_by_hand():
     assert [bits(client.model.bitmap) for client in new] == ["1100", "0110", "1011"]
     assert [bits(client.mask) for client in new] == ["0011", "0110", "1101"]
     assert [bits(client.first_mask) for client in new] == ["1100", "0110", "1001"]
-    assert world.executor.worker.fraction == pytest.approx(0.25)  # half way, the cosine is 0
-    assert world.executor.worker.batches == 1
+    growths = world.executor.trainer.growths
+    assert [one.fraction for one in growths] == pytest.approx([0.25] * 3)  # half way, the cosine is 0
+    assert [(one.k, one.t, one.batches) for one in growths] == [(k, 50, 1) for k in range(3)]
+    assert {k: report.flop for k, report in after.reports.items()} == dict.fromkeys(range(3), 100 + 7)
 
     bias = 25 / 3 + 20 - 10, 25 / 3 + 30 - 10
     drifts = [
@@ -186,8 +176,8 @@ def test_pruning_is_of_the_trained_weights_and_rigl_follows():
     assert bits(client.mask) == "0010"
     assert due.columns["pruned"] == [True, True, True] and not_due.columns["pruned"] == [False] * 3
     # this round's pruned model is what those who wait for client 0 receive
-    assert bits(world.executor.worker.starts[1].bitmap) == "0110"
-    assert world.executor.worker.starts[1].values.tolist() == [(8 + 18) / 2, 1.0]
+    assert bits(world.executor.trainer.starts[1].bitmap) == "0110"
+    assert world.executor.trainer.starts[1].values.tolist() == [(8 + 18) / 2, 1.0]
 
 
 def test_unpruned_weights_are_kept_and_sent_as_in_the_authors_code():
@@ -202,10 +192,10 @@ def test_unpruned_weights_are_kept_and_sent_as_in_the_authors_code():
     assert due.columns["pruned"] == [True] * 3 and due.columns["drift"][0] == client.drift == 24
     # client 1 waits for 0 and gets both of its weights
     assert torch.equal(client.message.model.values, client.model.values)
-    assert world.executor.worker.starts[2].values.tolist()[0] == (13 + 4) / 2  # pruned: client 1's alone
+    assert world.executor.trainer.starts[2].values.tolist()[0] == (13 + 4) / 2  # pruned: client 1's alone
     later = env(**settings, send="unpruned")
     da_dpfl.run_round(due.state, 12, later)
-    assert bits(later.executor.worker.starts[0].bitmap) == "0010"
+    assert bits(later.executor.trainer.starts[0].bitmap) == "0010"
 
 
 def test_no_pruning_past_the_target():
@@ -221,7 +211,7 @@ def test_without_waiting_a_round_is_parallel():
         world.executor.waves == [[0, 1, 2]] and after.schedule.depth == 0 and after.schedule.parallelism == 1
     )
     old = [client.model for client in three().clients]
-    for k, start in world.executor.worker.starts.items():
+    for k, start in world.executor.trainer.starts.items():
         others = [old[j] for j in range(3) if j != k]
         wanted = se.average(old[k], others, mask=three().clients[k].mask)
         assert torch.equal(start.values, wanted.values) and torch.equal(start.rest, wanted.rest)
@@ -237,8 +227,8 @@ def test_waiting_for_everybody_is_sequential():
     models = [client.model for client in da_dpfl.init(env(5)).clients]
     for k in order:
         start = se.average(models[k], [models[j] for j in range(5) if j != k])
-        assert torch.allclose(world.executor.worker.starts[k].values, start.values)
-        models[k] = world.executor.worker.train(k, start, 7)
+        assert torch.allclose(world.executor.trainer.starts[k].values, start.values)
+        models[k] = train(k, start, None)
     for client, wanted in zip(after.state.clients, models, strict=True):
         assert torch.allclose(client.model.values, wanted.values)
 
@@ -249,7 +239,7 @@ def test_full_graph_with_full_masks_is_a_plain_mean():
     old = [model("1111", row.tolist(), k) for k, row in enumerate(values)]
     world = env(max_wait=0)
     da_dpfl.run_round(State(tuple(Client(m, everything, everything) for m in old)), 0, world)
-    for start in world.executor.worker.starts.values():
+    for start in world.executor.trainer.starts.values():
         assert torch.allclose(start.values, values.mean(0)) and start.rest.tolist() == [1.0]
 
 

@@ -14,7 +14,7 @@ GAINS = np.array([[3, -3, 0, 3, 3], [6, 6, -6, 0, 6], [0, 12, 12, 12, 9]])  # Q 
 
 
 def starts(world):
-    return numbers(world.executor.worker.starts[k] for k in range(world.num_clients))
+    return numbers(world.executor.trainer.starts[k] for k in range(world.num_clients))
 
 
 def test_three_rounds_by_hand():
@@ -30,7 +30,7 @@ def test_three_rounds_by_hand():
         assert numbers(c.start for c in state.clients).tolist() == starts(world).tolist()
         assert numbers(done.models) == pytest.approx(x + GAINS, rel=1e-6)  # z
         assert numbers(c.sent.model for c in state.clients) == pytest.approx(GAINS, rel=1e-6)  # Q(z - x)
-    assert world.executor.worker.told == [{"momentum": 0.9, "max_norm": 10.0}] * 9
+    assert world.executor.trainer.told("momentum", "max_norm") == [(0.9, 10.0)] * 9
 
 
 def test_the_grid_by_hand():

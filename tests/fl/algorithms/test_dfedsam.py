@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from by_hand import INITIAL, Serial, env, model, numbers, rounds
+from by_hand import INITIAL, env, model, numbers, rounds
+from fakes import Serial, trained
 
 import sparse_engine as se
 from fl.algorithms import dfedavgm, dfedsam
@@ -29,7 +30,7 @@ def test_two_rounds_by_hand():
         [3, 6, 3, 4, 14],
         [7, 2, 11, 4, 14],
     ]
-    starts = numbers(world.executor.worker.starts[k] for k in range(3))
+    starts = numbers(world.executor.trainer.starts[k] for k in range(3))
     assert starts[0] == pytest.approx([2.5, 4, 3, 5, 14])  # of 0 and 1
     assert starts[1] == pytest.approx([4, 10 / 3, 17 / 3, 14 / 3, 14])  # of all three
     assert starts[2] == pytest.approx([5, 4, 7, 4, 14])  # of 1 and 2
@@ -52,10 +53,10 @@ def test_two_rounds_by_hand():
 def test_what_training_is_told():
     world = env(Config(), GAINS)
     rounds(dfedsam, world, 1)
-    assert world.executor.worker.told == [{"rho": 0.01, "momentum": 0.9, "max_norm": 10.0}] * 3
+    assert world.executor.trainer.told("rho", "momentum", "max_norm") == [(0.01, 0.9, 10.0)] * 3
     world = env(Config(rho=0.2, momentum=0.5, max_norm=None), GAINS)
     rounds(dfedsam, world, 1)
-    assert world.executor.worker.told == [{"rho": 0.2, "momentum": 0.5, "max_norm": None}] * 3
+    assert world.executor.trainer.told("rho", "momentum", "max_norm") == [(0.2, 0.5, None)] * 3
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_rounded_messages_reach_neighbours_only():
     sent = [client.sent for client in first.state.clients]
     exact, rounded = numbers(first.models), numbers(s.model for s in sent)
     assert 0 < np.abs(exact - rounded).max() < 0.02
-    start = numbers([world.executor.worker.starts[1]])[0]
+    start = numbers([world.executor.trainer.starts[1]])[0]
     assert start == pytest.approx((exact[1] + rounded[0] + rounded[2]) / 3, abs=1e-6)
     lost = numbers(c.sent.lost for c in second.state.clients)
     again = numbers(c.sent.model for c in second.state.clients)
@@ -92,7 +93,17 @@ def setting(tiny):
 
 def world_of(setting, cfg, kind):
     graph = topology.make(kind, 4, degree=2)
-    return Env(cfg, 4, 5, 0, setting.initial, graph, Serial(Worker(setting)), DeviceModel())
+    return Env(
+        cfg,
+        4,
+        5,
+        0,
+        setting.initial,
+        graph,
+        Serial(Worker(setting)),
+        DeviceModel(),
+        training=setting.training,
+    )
 
 
 def test_without_going_uphill_it_is_dfedavg_bit_by_bit(setting):
@@ -102,7 +113,7 @@ def test_without_going_uphill_it_is_dfedavg_bit_by_bit(setting):
     for t in range(3):
         near = [[models[j] for j in world.topology.neighbours(t).of(k)] for k in range(4)]
         starts = [se.average(models[k], near[k]) for k in range(4)]
-        models = [worker.train(k, x, t, momentum=0.9, max_norm=10.0) for k, x in enumerate(starts)]
+        models = [trained(worker, k, t, x, momentum=0.9, max_norm=10.0).model for k, x in enumerate(starts)]
         for ours, theirs in zip(done[t].models, models, strict=True):
             assert torch.equal(ours.values, theirs.values) and torch.equal(ours.rest, theirs.rest)
     before, after = ([client.sent.nbytes for client in done[t].state.clients] for t in (1, 2))

@@ -43,9 +43,9 @@ def test_two_rounds_by_hand():
     ]
     assert [x.rest.tolist() for x in second.models] == [[34], [44], [54]]
     assert [bits(c.mask) for c in second.state.clients] == ["1100", "0110", "1011"]
-    worker = world.executor.worker
-    assert worker.told == [{"max_norm": 10.0}] * 6 and worker.batches == 1
-    assert worker.fraction == pytest.approx(se.rigl_fraction(51, 100, 0.5))
+    trainer = world.executor.trainer
+    assert trainer.told("max_norm") == [(10.0,)] * 6 and {one.batches for one in trainer.growths} == {1}
+    assert trainer.growths[-1].fraction == pytest.approx(se.rigl_fraction(51, 100, 0.5))
     # 64 byte of header, 8 of mask, 4 a value and the bias: messages of the round before
     assert first.traffic.up[:, 0].tolist() == [2 * 84] * 3
     assert second.traffic.up[:, 0].tolist() == [2 * 84, 2 * 84, 2 * 88]

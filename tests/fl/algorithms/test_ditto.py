@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from central import env, model, random_env, vector
+from fakes import accuracy, trained
 
 from fl import config
 from fl.algorithms import ditto, fedavg
@@ -13,7 +14,7 @@ from fl.algorithms.base import Env
 from fl.algorithms.ditto import Config
 from fl.run import runs, setup
 from fl.run.events import Listener
-from fl.run.executor import Local
+from fl.run.executor import Threads
 from fl.train.worker import Worker
 from fl.world import topology
 from fl.world.devices import DeviceModel
@@ -53,20 +54,23 @@ def test_two_rounds_by_hand():
     assert vector(second.models[2]).tolist() == [1.078125, 2, 9.25, 4, 3.75]
     assert second.accuracy[0] == 0.75 and second.models is second.state.personal
 
-    told = world.executor.worker.told
-    assert [(one["k"], one["t"], one["part"], one["test"]) for one in told] == [
-        (k, t, part, test)
+    trainer = world.executor.trainer
+    assert [(one.k, one.t, one.local.stream, one.local.epochs) for one in trainer.trained] == [
+        (k, t, stream, epochs)
         for k, t in ((0, 0), (2, 0), (1, 1), (2, 1))
-        for part, test in (("", False), (" personal", True))
+        for stream, epochs in (("", 1), (" personal", 2))
     ]
-    assert {one["max_norm"] for one in told} == {10}
+    assert {one.local.max_norm for one in trainer.trained} == {10}
+    everybody = [0, 1, 2]  # test the server's model; who trains tests its personal one before and after
+    assert trainer.tested == [*everybody, 0, 0, 2, 2, *everybody, 1, 1, 2, 2, *everybody]
+    assert [report.flop for report in second.reports.values()] == [2 * 100] * 2
     assert second.traffic.down[:, 2].tolist() == [0, 20, 20, 40] == second.traffic.up[:, 2].tolist()
 
 
 def test_many_clients_in_float64():
     world = random_env(Config(clients_per_round=3, pull=0.7), num_rounds=12)
     state, w = ditto.init(world), vector(world.initial)
-    goals, samples = world.executor.worker.goals, np.array(world.executor.worker.samples)
+    goals, samples = world.executor.trainer.goals, np.array(world.executor.trainer.samples)
     v = np.stack([w] * 7)
     for t in range(12):
         result = ditto.run_round(state, t, world)
@@ -88,7 +92,17 @@ def setting(tiny):
 
 
 def real(setting, executor, cfg):
-    return Env(cfg, 4, 3, 0, setting.initial, topology.make("full", 4), executor, DeviceModel())
+    return Env(
+        cfg,
+        4,
+        3,
+        0,
+        setting.initial,
+        topology.make("full", 4),
+        executor,
+        DeviceModel(),
+        training=setting.training,
+    )
 
 
 def same(a, b):
@@ -98,7 +112,7 @@ def same(a, b):
 def test_without_a_pull_it_is_local_training(setting):
     """On real data, bit by bit, whatever the global part does."""
     alone, worker = [setting.initial] * 4, Worker(setting)
-    with Local(setting, 2) as executor:
+    with Threads(setting, 2) as executor:
         world = real(setting, executor, Config(clients_per_round=2, pull=0.0))
         pulled = replace(world, config=Config(clients_per_round=2))
         state, drawn = ditto.init(world), ditto.init(pulled)
@@ -106,15 +120,15 @@ def test_without_a_pull_it_is_local_training(setting):
             chosen = [*fedavg.inputs(state.server, t, world)]
             state, drawn = ditto.run_round(state, t, world).state, ditto.run_round(drawn, t, pulled).state
             for k in chosen:
-                alone[k] = worker.train(k, alone[k], t, part=" personal", epochs=2, max_norm=10.0)
+                alone[k] = trained(worker, k, t, alone[k], stream=" personal", epochs=2, max_norm=10.0).model
             assert all(same(v, wanted) for v, wanted in zip(state.personal, alone, strict=True))
-            assert [*state.server.accuracy] == [worker.test(k, alone[k]) for k in range(4)]
+            assert [*state.server.accuracy] == [accuracy(worker, k, alone[k]) for k in range(4)]
     assert same(state.server.model, drawn.server.model)  # a pull changes personal models only
     assert not any(same(v, alone[k]) for k, v in enumerate(drawn.personal) if alone[k] is not setting.initial)
 
 
 def test_a_strong_pull_holds_on_to_the_global_model(setting):
-    with Local(setting, 1) as executor:
+    with Threads(setting, 1) as executor:
         distances = []
         for pull in (0.0, 1.0, 5.0):
             world = real(setting, executor, Config(pull=pull))
@@ -126,7 +140,7 @@ def test_a_strong_pull_holds_on_to_the_global_model(setting):
 
 def test_the_global_part_is_fedavg(setting):
     """With all of training.epochs for it."""
-    with Local(setting, 1) as executor:
+    with Threads(setting, 1) as executor:
         ours = real(setting, executor, Config(global_epochs=5, personal_epochs=1))
         theirs = real(setting, executor, fedavg.Config())
         a, b = ditto.init(ours), fedavg.init(theirs)
@@ -191,11 +205,10 @@ def test_a_run_with_more_work_than_others_says_so(tiny, tmp_path, work, said):
 def test_both_trainings_are_reported(setting):
     """Operations of all epochs, accuracies and the loss of the personal model."""
     worker = Worker(setting)
-    with Local(setting, 1) as executor:
+    with Threads(setting, 1) as executor:
         world = real(setting, executor, Config(global_epochs=2, personal_epochs=1))
         after = ditto.run_round(ditto.init(world), 0, world)
-        reports = executor.reports()
-    for k, report in reports.items():
+    for k, report in after.reports.items():
         assert report.flop == 3 * setting.cost.dense_training(40) == report.flop_dense
-        assert report.accuracy == worker.test(k, after.models[k]) == after.accuracy[k]
-        assert report.accuracy_before == worker.test(k, setting.initial) and report.samples == 40
+        assert report.accuracy == accuracy(worker, k, after.models[k]) == after.accuracy[k]
+        assert report.accuracy_before == accuracy(worker, k, setting.initial) and report.samples == 40

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from central import env, model, random_env, vector
+from fakes import accuracy, trained
 
 import sparse_engine as se
 from fl import config
@@ -14,7 +15,7 @@ from fl.algorithms.base import Env
 from fl.algorithms.fedavg import Config
 from fl.config import ConfigError, Messages
 from fl.run import runs, setup
-from fl.run.executor import Local
+from fl.run.executor import Threads
 from fl.run.rundir import METRICS, read_jsonl
 from fl.train.worker import Worker
 from fl.world.devices import DeviceModel
@@ -25,7 +26,7 @@ GOALS = [[3, 2, 3, 4, 10], [1, 6, 3, 4, 10], [1, 2, 11, 4, 2]]
 
 def test_two_rounds_by_hand():
     world = env(Config(clients_per_round=2), INITIAL, GOALS, samples=[1, 1, 3], seed=6)
-    worker, state = world.executor.worker, fedavg.init(world)
+    worker, state = world.executor.trainer, fedavg.init(world)
 
     first = fedavg.run_round(state, 0, world)
     # 0 and 2 are sampled; each goes half way to its goal, and counts by its samples: 1/4 and 3/4
@@ -49,7 +50,7 @@ def test_two_rounds_by_hand():
     assert (
         vector(second.state.model).tolist() == [1.125, 2.5, 7.5, 4, 5.5] == vector(second.models[0]).tolist()
     )
-    assert [(told["k"], told["t"], told["max_norm"]) for told in worker.told] == [
+    assert [(told.k, told.t, told.local.max_norm) for told in worker.trained] == [
         (0, 0, 10),
         (2, 0, 10),
         (1, 1, 10),
@@ -66,7 +67,7 @@ def test_two_rounds_by_hand():
 def test_many_clients_in_float64():
     world = random_env(Config(clients_per_round=3), num_rounds=12)
     state, w = fedavg.init(world), vector(world.initial)
-    goals, samples = world.executor.worker.goals, np.array(world.executor.worker.samples)
+    goals, samples = world.executor.trainer.goals, np.array(world.executor.trainer.samples)
     sampled = set()
     for t in range(12):
         result = fedavg.run_round(state, t, world)
@@ -86,14 +87,15 @@ def test_one_client_is_sgd(tiny):
     """On real data, bit by bit: rounds of FedAvg with one client are one long training."""
     setting = setup.prepare(tiny("training.epochs=2"))
     model, worker = setting.initial, Worker(setting)
-    with Local(setting, 1) as executor:
-        world = Env(Config(clients_per_round=1), 1, 3, 0, setting.initial, None, executor, DeviceModel())
+    with Threads(setting, 1) as executor:
+        world = (Config(clients_per_round=1), 1, 3, 0, setting.initial, None, executor, DeviceModel())
+        world = Env(*world, training=setting.training)
         state = fedavg.init(world)
         for t in range(3):
             result = fedavg.run_round(state, t, world)
-            state, model = result.state, worker.train(0, model, t, max_norm=10.0)
+            state, model = result.state, trained(worker, 0, t, model, max_norm=10.0).model
             assert all(torch.equal(x, state.model.tensors()[name]) for name, x in model.tensors().items())
-            assert result.facts["accuracy_global"] == worker.test(0, model) == executor.reports()[0].accuracy
+            assert result.facts["accuracy_global"] == accuracy(worker, 0, model) == result.reports[0].accuracy
     assert not torch.equal(model.values, setting.initial.values)
 
 
@@ -103,14 +105,14 @@ def test_rounded_messages_both_ways():
     world = replace(random_env(Config(clients_per_round=3), num_rounds=2), messages=rounded)
     state = fedavg.init(world)
     assert not torch.equal(state.sent.model.values, state.model.values) and state.sent.lost is not None
-    arrived, goals = vector(state.sent.model), world.executor.worker.goals
+    arrived, goals = vector(state.sent.model), world.executor.trainer.goals
     result = fedavg.run_round(state, 0, world)
     chosen = world.executor.waves[1]
     for k in chosen:
         assert np.allclose(vector(result.models[k]), arrived - (arrived - goals[k]) / 2, atol=1e-6)
     uploads = result.state.uploads
     assert [k for k, sent in enumerate(uploads) if sent is not None] == chosen
-    n = np.array(world.executor.worker.samples)[chosen]
+    n = np.array(world.executor.trainer.samples)[chosen]
     mean = sum(a * vector(uploads[k].model) for a, k in zip(n, chosen, strict=True)) / n.sum()
     assert np.allclose(vector(result.state.model), mean, atol=1e-6)
     exact = fedavg.run_round(fedavg.init(replace(world, messages=Messages())), 0, random_env(Config(), 2))
@@ -156,7 +158,7 @@ def test_servers_take_as_many_models_as_clients_have_neighbours(tiny, tmp_path, 
     assert [line["sampled"] for line in read_jsonl(tmp_path / "run" / METRICS)] == [2]
     preset = config.load("cifar10-compare")
     assert preset.topology.degree == 4 and "servers sample 4 clients" in preset.description
-    world = replace(random_env(Config(), 1, 20), topology=runs._topology(preset))
+    world = replace(random_env(Config(), 1, 20), topology=setup.links(preset))
     assert len(fedavg.inputs(fedavg.init(world), 0, world)) == 4
 
 

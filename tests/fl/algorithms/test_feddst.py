@@ -13,7 +13,7 @@ from fl.algorithms import fedavg, feddst
 from fl.algorithms.base import Env
 from fl.algorithms.feddst import Config
 from fl.run import setup
-from fl.run.executor import Local
+from fl.run.executor import Threads
 from fl.world.devices import DeviceModel
 
 GOALS = [[10, 0, 4, 0, 2], [0, 0, 0, -12, 4], [14, 0, 8, 0, 6]]
@@ -31,9 +31,9 @@ def bits(state):
 def test_two_rounds_by_hand():
     world = env(Config(interval=2, alpha0=0.4), model([0] * 5), GOALS, samples=[1, 2, 5])
     grown = dict(enumerate(["1010", "1001", "1010"]))
-    grow = world.executor.worker.grow
-    world.executor.worker.grow = lambda k, *told, **more: (
-        grow(k, *told, **more) and bitmap(LAYOUT, [bit == "1" for bit in grown[k]])
+    grow = world.executor.trainer.grow
+    world.executor.trainer.grow = lambda k, *told: (
+        grow(k, *told) and bitmap(LAYOUT, [bit == "1" for bit in grown[k]])
     )
     state = start_of(world, [8, -2, 0, 0, 0], "1100")
 
@@ -44,16 +44,16 @@ def test_two_rounds_by_hand():
     # by samples: (9 + 2 4 + 5 11) / 8 = 9,  (2 + 5 4) / 6 = 3.67,  -6: the first and the last are largest
     assert bits(first.state.model) == "1001"
     assert vector(first.state.model) == pytest.approx([9, 0, 0, -6, 2.5])
-    told = [one for one in world.executor.worker.told if "fraction" in one]
-    assert [(one["k"], one["batches"]) for one in told] == [(0, 1), (1, 1), (2, 1)]
-    assert told[0]["fraction"] == pytest.approx(0.2 * (1 + math.cos(math.pi / 100)))
+    growths = world.executor.trainer.growths
+    assert [(one.k, one.t, one.batches) for one in growths] == [(0, 1, 1), (1, 1, 1), (2, 1, 1)]
+    assert [report.flop for report in first.reports.values()] == [100 + 7] * 3
+    assert growths[0].fraction == pytest.approx(0.2 * (1 + math.cos(math.pi / 100)))
 
     second = feddst.run_round(first.state, 2, world)  # the mask does not move
     assert [bits(m) for m in second.models] == ["1001"] * 3 == [bits(second.state.model)] * 3
     assert vector(second.state.model) == pytest.approx([9.5, 0, 0, -4.5, 3.75])
-    assert (
-        second.facts["sampled"] == 3 and len([t for t in world.executor.worker.told if "fraction" in t]) == 3
-    )
+    assert second.facts["sampled"] == 3 and len(growths) == 3
+    assert [report.flop for report in second.reports.values()] == [100] * 3
     sent, whole = second.models[0], first.state.model
     sizes = [len(se.wire.encode(sent, known=mask)) for mask in (whole.bitmap, None)]
     assert second.traffic.up[0, 0] == sizes[0] < sizes[1]  # the server knows the mask
@@ -97,7 +97,7 @@ def largest(w, counted):
 def test_many_clients_in_float64():
     world = random_env(Config(clients_per_round=3, interval=2, alpha0=0.6), num_rounds=14)
     state = feddst.init(world)
-    goals, samples = world.executor.worker.goals, world.executor.worker.samples
+    goals, samples = world.executor.trainer.goals, world.executor.trainer.samples
     w, m, moved = vector(state.model), stored(state.model), 0
     for t in range(14):
         result = feddst.run_round(state, t, world)
@@ -125,9 +125,9 @@ def test_many_clients_in_float64():
 def test_the_global_density_is_kept_layer_by_layer(tiny, interval):
     """On real data, with real gradients; the mask moves when it should, and clients' masks are as large."""
     setting = setup.prepare(tiny())
-    with Local(setting, 2) as executor:
+    with Threads(setting, 2) as executor:
         cfg = Config(clients_per_round=3, interval=interval)
-        world = Env(cfg, 4, 4, 0, setting.initial, None, executor, DeviceModel())
+        world = Env(cfg, 4, 4, 0, setting.initial, None, executor, DeviceModel(), training=setting.training)
         state = feddst.init(world)
         counts = state.model.bitmap.counts
         for t in range(4):

@@ -29,13 +29,13 @@ def test_two_rounds_by_hand(monkeypatch):
     first, second = rounds(gossipfl, world, 2)
     assert numbers(first.models) == pytest.approx(W0 + GAINS)  # all started from w0
     assert [bits(c.sent.model.bitmap) for c in first.state.clients] == ["0110"] * 3
-    starts = numbers(world.executor.worker.starts[k] for k in range(3))
+    starts = numbers(world.executor.trainer.starts[k] for k in range(3))
     # the two weights in the middle and the bias take the mean (of 4, 7, 4; of 6, 6, 3; of 11, 12, 16)
     assert starts == pytest.approx(np.array([[2, 5, 5, 8, 13], [3, 5, 5, 5, 13], [4, 5, 5, 8, 13]]))
     assert numbers(second.models) == pytest.approx(starts + GAINS)
     sent = numbers(c.sent.model for c in second.state.clients)
     assert sent == pytest.approx((starts + GAINS)[:, [0, 3, 4]])
-    assert world.executor.worker.told == [{"max_norm": 10.0}] * 6
+    assert world.executor.trainer.told("max_norm") == [(10.0,)] * 6
     # 64 byte of header, no mask, two weights and a bias: 76, to two others; of 5 numbers in the dense model
     assert second.traffic.up.tolist() == second.traffic.down.tolist() == [[152, 24, 40]] * 3
     assert second.schedule.depth == 0
@@ -67,7 +67,7 @@ def test_what_is_not_on_the_mask_stays_bit_by_bit(kind):
     rounds(gossipfl, world, 1, state, 3)
     neighbours = gossipfl.groups(world, 3)
     for k, x in enumerate(old):
-        start = world.executor.worker.starts[k]
+        start = world.executor.trainer.starts[k]
         raw = start.values.view(torch.int32)
         assert raw[[0, 2]].tolist() == x.values.view(torch.int32)[[0, 2]].tolist()
         mean = numbers([x, *(old[j] for j in neighbours.of(k))]).mean(0)

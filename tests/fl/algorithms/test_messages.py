@@ -9,12 +9,13 @@ from messages import same, state_of
 import sparse_engine as se
 from fl.algorithms.messages import Sent, send
 from fl.config import ConfigError, Messages
+from fl.errors import Diverged
 from fl.report.summary import summary_rows
 from fl.run import runs as federation
 from fl.run import setup
 from fl.run.rundir import METRICS, read_jsonl
 from fl.run.runs import Options
-from fl.train.worker import Diverged, Worker
+from fl.train.worker import Worker
 
 
 def test_an_exact_message_is_the_model():

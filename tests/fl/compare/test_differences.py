@@ -1,6 +1,7 @@
 """In which settings the entries of a comparison differ: said wherever its table is."""
 
 import json
+from dataclasses import replace
 
 import comparisons
 import pytest
@@ -11,9 +12,9 @@ from fl.compare import plan as compare_plan
 from fl.compare import report as compare_report
 from fl.compare import table as compare_table
 from fl.compare.differences import differences
-from fl.config import Training
 from fl.run import runs
-from fl.train.worker import Worker
+from fl.train.local import Local
+from fl.train.turn import EngineTurn
 
 
 def texts(names, *changes, preset="demo"):
@@ -78,25 +79,18 @@ def test_who_cannot_run_is_left_out():
 @pytest.mark.parametrize("name", algorithms.registered())
 def test_what_is_said_of_trainings_is_what_takes_place(tiny, tmp_path, monkeypatch, name, changes):
     """Every algorithm trains with the settings that its section declares."""
-    real, found = Worker.train, []
+    real, found = EngineTurn.train, []
 
-    def train(self, k, start, t, **given):
-        found.append(
-            (
-                k,
-                Training(
-                    **dict(self.setting.training) | {x: given[x] for x in given if x in Training.model_fields}
-                ),
-            )
-        )
-        return real(self, k, start, t, **given)
+    def train(self, local):
+        found.append((self.k, local))
+        return real(self, local)
 
-    monkeypatch.setattr(Worker, "train", train)
+    monkeypatch.setattr(EngineTurn, "train", train)
     cfg = tiny(f"algorithm={name}", "num_rounds=1", "training.epochs=2")
     cfg = config.changed(cfg, changes)  # also keys in whose place the algorithm has its own
     runs.start(cfg, tmp_path / "run", runs.Options(workers=1))
-    of_one = [training for k, training in found if k == found[0][0]]
-    assert of_one == [*cfg.settings.trainings(cfg.training)] and found
+    of_one = [replace(local, pull=None, rho=0.0, stream="") for k, local in found if k == found[0][0]]
+    assert of_one == [Local.of(one, 0) for one in cfg.settings.trainings(cfg.training)] and found
 
 
 def test_it_is_said_wherever_the_table_is(tmp_path):

@@ -7,10 +7,13 @@ import time
 import pytest
 import torch
 
+from fl.errors import Stopped
 from fl.run import setup
 from fl.run.events import Listener
-from fl.run.executor import Local
-from fl.train.worker import Stopped
+from fl.run.executor import Threads
+from fl.train.local import Local
+from fl.train.report import Done
+from fl.train.work import collect
 from sparsefl.kernels import native
 
 
@@ -19,36 +22,80 @@ def setting(tiny):
     return setup.prepare(tiny())
 
 
+def values(executor, function, tasks):
+    """{k: function(worker, k, task)}"""
+    return collect(executor, lambda *given: Done(function(*given), None), tasks).values
+
+
 def test_every_task_once_in_order(setting):
-    with Local(setting, 3) as executor:
-        done = executor.map(lambda worker, k, task: (k, task), {5: "a", 2: "b", 9: "c", 0: "d"})
+    with Threads(setting, 3) as executor:
+        done = values(executor, lambda worker, k, task: (k, task), {5: "a", 2: "b", 9: "c", 0: "d"})
         assert list(done.items()) == [(5, (5, "a")), (2, (2, "b")), (9, (9, "c")), (0, (0, "d"))]
-        assert executor.map(lambda worker, k, task: k, {}) == {}
+        assert values(executor, lambda worker, k, task: k, {}) == {}
 
 
-def test_reports_are_of_those_who_trained(setting):
-    """A test of another model afterwards does not touch what was seen in training."""
-    with Local(setting, 2) as executor:
-        executor.map(
-            lambda worker, k, start: worker.train(k, start, 0), dict.fromkeys([2, 0], setting.initial)
-        )
-        shares = executor.map(lambda w, k, model: w.test(k, model), dict.fromkeys(range(4), setting.initial))
-        reports = executor.reports()
-        assert sorted(reports) == [0, 2] and executor.reports() == {}
-        assert all(report.samples == 40 and report.flop > 0 for report in reports.values())
-        assert [reports[k].accuracy_before for k in (0, 2)] == [shares[0], shares[2]]
-        assert reports[0].accuracy != shares[0]
+def test_outcomes_come_as_clients_finish(setting):
+    """The first client waits until the outcome of the second has been taken."""
+    taken = threading.Event()
+
+    def work(worker, k, task):
+        assert k == 1 or taken.wait(30)
+        return Done(task, None)
+
+    with Threads(setting, 2) as executor:
+        order = []
+        for outcome in executor.run(work, {0: "slow", 1: "fast"}):
+            order.append((outcome.k, outcome.value))
+            taken.set()
+    assert order == [(1, "fast"), (0, "slow")]
+
+
+def test_who_leaves_early_stops_the_others(setting):
+    """A loop over outcomes that ends before the last."""
+    stopped = []
+
+    def work(worker, k, task):
+        if k:
+            while not worker._stopped():
+                time.sleep(0.001)
+            stopped.append(k)
+            raise Stopped
+        return Done(k, None)
+
+    with Threads(setting, 2) as executor:
+        outcomes = executor.run(work, dict.fromkeys(range(6)))
+        assert next(outcomes).k == 0
+        outcomes.close()
+        assert len(stopped) <= 2 and values(executor, lambda worker, k, task: k, {3: None}) == {3: 3}
+
+
+def test_reports_come_with_the_values(setting):
+    """Of those who trained: a task that only tested has none."""
+
+    def train(worker, k, start):
+        turn = worker.turn(k, 0, start)
+        return Done(k, turn.train(Local.of(setting.training, 0)))
+
+    def test(worker, k, model):
+        return Done(worker.turn(k, 0, model).test(), None)
+
+    with Threads(setting, 2) as executor:
+        trained = collect(executor, train, dict.fromkeys([2, 0], setting.initial))
+        tested = collect(executor, test, dict.fromkeys(range(4), setting.initial))
+    assert [*trained.reports] == [*trained.values] == [2, 0]
+    assert all(report.samples == 40 and report.flop > 0 for report in trained.reports.values())
+    assert tested.reports == {} and all(0 <= share <= 1 for share in tested.values.values())
 
 
 def test_a_thread_keeps_its_worker(setting):
-    with Local(setting, 2) as executor:
+    with Threads(setting, 2) as executor:
         meet = threading.Barrier(2, timeout=30)
 
         def who(worker, k, task):
             meet.wait()
             return threading.get_ident(), id(worker)
 
-        pairs = {pair for _ in range(3) for pair in executor.map(who, {0: None, 1: None}).values()}
+        pairs = {pair for _ in range(3) for pair in values(executor, who, {0: None, 1: None}).values()}
     assert len(pairs) == 2 == len({worker for _, worker in pairs})
 
 
@@ -56,14 +103,14 @@ def test_a_thread_keeps_its_worker(setting):
     ("workers", "clients", "threads"), [(4, 1, 4), (4, 2, 2), (4, 3, 1), (4, 4, 1), (2, 1, 2), (1, 1, 1)]
 )
 def test_few_clients_share_the_threads(setting, workers, clients, threads):
-    with Local(setting, workers) as executor:
+    with Threads(setting, workers) as executor:
         meet = threading.Barrier(clients, timeout=30)
 
         def count(worker, k, task):
             meet.wait()
             return native.num_threads(), torch.get_num_threads()
 
-        assert set(executor.map(count, dict.fromkeys(range(clients))).values()) == {(threads, 1)}
+        assert set(values(executor, count, dict.fromkeys(range(clients))).values()) == {(threads, 1)}
 
 
 def test_the_first_error_is_raised_and_the_others_stop(setting):
@@ -81,11 +128,11 @@ def test_the_first_error_is_raised_and_the_others_stop(setting):
                 raise Stopped
             time.sleep(0.001)
 
-    with Local(setting, 2) as executor:
+    with Threads(setting, 2) as executor:
         with pytest.raises(ValueError, match="client 1 has a problem"):
-            executor.map(work, dict.fromkeys(range(10)))
+            values(executor, work, dict.fromkeys(range(10)))
         assert stopped == [0] and sorted(started)[:2] == [0, 1] and len(started) == 2
-        assert executor.map(lambda worker, k, task: k, {3: None}) == {3: 3}  # it can be used again
+        assert values(executor, lambda worker, k, task: k, {3: None}) == {3: 3}  # it can be used again
 
 
 def test_an_interrupt_stops_the_workers(setting):
@@ -101,10 +148,10 @@ def test_an_interrupt_stops_the_workers(setting):
         entered.wait(30)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
-    with Local(setting, 2) as executor:
+    with Threads(setting, 2) as executor:
         threading.Thread(target=interrupt).start()
         with pytest.raises(KeyboardInterrupt):
-            executor.map(work, dict.fromkeys(range(5)))
+            values(executor, work, dict.fromkeys(range(5)))
 
 
 def test_the_listener_hears(setting):
@@ -117,11 +164,11 @@ def test_the_listener_hears(setting):
         def client_finished(self, k):
             heard.append(("client", k))
 
-    with Local(setting, 1, Ear()) as executor:
-        executor.map(lambda worker, k, task: k, {4: None, 1: None})
+    with Threads(setting, 1, Ear()) as executor:
+        values(executor, lambda worker, k, task: k, {4: None, 1: None})
     assert heard == [("wave", 2), ("client", 4), ("client", 1)]
 
 
 def test_refusals(setting):
     with pytest.raises(ValueError, match="at least 1 worker, got 0"):
-        Local(setting, 0)
+        Threads(setting, 0)

@@ -9,7 +9,7 @@ from fl.run import loop, metrics, runs
 from fl.run.loop import SHARE, SMALL, Run
 from fl.run.rundir import METRICS, read_jsonl
 from fl.run.runs import Options
-from fl.train import worker
+from fl.train import layers, worker
 
 
 def due(every, saved_bytes, saved_s, since, t=3, num_rounds=100):
@@ -54,9 +54,9 @@ def test_the_clock_of_a_round_does_not_run_while_workers_are_made(tiny, tmp_path
 def test_an_optimizer_was_made_before_the_first_round(tiny, tmp_path, monkeypatch):
     """The first one of a process imports a thousand modules."""
     events = []
-    real = worker._Sparse.optimizer
+    real = layers.Layers.optimizer
     monkeypatch.setattr(
-        worker._Sparse,
+        layers.Layers,
         "optimizer",
         lambda self, *a, **o: (events.append("optimizer"), real(self, *a, **o))[1],
     )

@@ -1,19 +1,22 @@
-"""A worker: its training is SGD on the mask, sparse and dense kernels agree, and what it saw is reported."""
+"""A turn: training is SGD on the mask, sparse and dense kernels agree, and what was seen is reported."""
 
 import copy
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from fakes import accuracy, trained
 
 import sparse_engine as se
 from fl import rng
 from fl.data import batches, evaluation_batches
+from fl.errors import Diverged, Stopped
 from fl.run import setup
-from fl.train.worker import Diverged, Pull, Report, Stopped, Worker, learning_rate
+from fl.train.local import Local, Pull
+from fl.train.trainer import train_and_test
+from fl.train.worker import Worker
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +31,11 @@ def masked(worker, density=0.4):
     return worker.initial.with_pattern(layout.bitmap_of(se.uniform_masks(shapes, density, seed=1)))
 
 
-def by_hand(worker, k, start, t, pull=None, rho=0.0, part="", **changes):
+def by_hand(worker, k, start, t, pull=None, rho=0.0, stream="", **changes):
     """Masked SGD in plain float64 torch: mask the gradient, decay everything."""
     setting, cfg = worker.setting, worker.setting.training.model_copy(update=changes)
     net = dense(worker, start)
-    masks, generator = se.masks(start), rng.stream(setting.seed, f"batches{part}", t, k)
+    masks, generator = se.masks(start), rng.stream(setting.seed, f"batches{stream}", t, k)
     towards = dict(dense(worker, pull.model if pull else start).named_parameters())
     u = {name: torch.zeros_like(p) for name, p in net.named_parameters()}
     for _ in range(cfg.epochs):
@@ -54,7 +57,7 @@ def by_hand(worker, k, start, t, pull=None, rho=0.0, part="", **changes):
 
 
 def dense(worker, state):
-    return se.load(se.to_dense(worker._engine.net), state).double().train()
+    return se.load(copy.deepcopy(worker.setting.network), state).double().train()
 
 
 def masked_gradients(net, masks, x, y):
@@ -79,15 +82,15 @@ def test_training_is_sgd_on_the_mask(make, kernels, changes):
     worker = make(f"training.kernels={kernels}", "training.lr_decay=0.9", *changes)
     start = masked(worker)
     before = start.clone()
-    trained = worker.train(1, start, 3)
+    after = trained(worker, 1, 3, start).model
     wanted = dict(by_hand(worker, 1, start, 3).named_parameters())
     for name in start.layout.names:
-        assert torch.equal(trained.pattern(name).mask(), start.pattern(name).mask())
-        assert torch.allclose(trained.tensor(name).to_dense().double(), wanted[name], rtol=1e-3, atol=1e-5)
-    for name, x in trained.rest_tensors().items():
+        assert torch.equal(after.pattern(name).mask(), start.pattern(name).mask())
+        assert torch.allclose(after.tensor(name).to_dense().double(), wanted[name], rtol=1e-3, atol=1e-5)
+    for name, x in after.rest_tensors().items():
         assert torch.allclose(x.double(), wanted[name], rtol=1e-3, atol=1e-5)
     assert torch.equal(start.values, before.values) and torch.equal(start.rest, before.rest)
-    assert not torch.equal(trained.values, start.values)
+    assert not torch.equal(after.values, start.values)
 
 
 @pytest.mark.parametrize("kernels", ["sparse", "dense"])
@@ -96,46 +99,38 @@ def test_ways_of_training(make, kernels):
     start = masked(worker)
     other = start.with_values(start.values + 0.1)
     ways = [
-        {"pull": Pull(other, 0.5), "epochs": 2, "part": " personal"},
+        {"pull": Pull(other, 0.5), "epochs": 2, "stream": " personal"},
         {"pull": Pull(masked(worker, 0.7), 2.0), "max_norm": 0.5},
         {"rho": 0.2, "momentum": 0.9, "weight_decay": 1e-3},
     ]
-    results = [worker.train(1, start, 3, **way) for way in ways]
-    for way, trained in zip(ways, results, strict=True):
-        assert_is(trained, by_hand(worker, 1, start, 3, **way))
-    plain = worker.train(1, start, 3)
+    results = [trained(worker, 1, 3, start, **way).model for way in ways]
+    for way, found in zip(ways, results, strict=True):
+        assert_is(found, by_hand(worker, 1, start, 3, **way))
+    plain = trained(worker, 1, 3, start).model
     assert all(float((x.values - plain.values).abs().max()) > 1e-3 for x in results)
 
 
 def test_no_pull_and_no_climb_is_plain_training(make):
     worker = make()
     start = masked(worker)
-    plain = worker.train(1, start, 3)
-    assert torch.equal(
-        worker.train(1, start, 3, pull=Pull(worker.initial, 0.0), rho=0.0).values, plain.values
-    )
+    plain = trained(worker, 1, 3, start).model
+    same = trained(worker, 1, 3, start, pull=Pull(worker.initial, 0.0), rho=0.0).model
+    assert torch.equal(same.values, plain.values)
 
 
-def test_climbing_costs_a_second_pass_and_untested_training_reports_no_accuracy(make):
+def test_climbing_costs_a_second_pass_and_training_alone_reports_no_accuracy(make):
     worker = make()
-    worker.train(1, worker.initial, 0)
-    once = worker.report.flop
-    worker.report = Report()
-    worker.train(1, worker.initial, 0, rho=0.1, test=False)
-    assert worker.report.flop == worker.report.flop_dense == 2 * once
-    assert worker.report.accuracy is None and worker.report.accuracy_before is None
-
-
-def test_unknown_changes_are_refused(make):
-    with pytest.raises(ValueError, match=r"expected keys of training, got \['moment'\]"):
-        make().train(0, make().initial, 0, moment=0.9)
+    once = trained(worker, 1, 0, worker.initial).report
+    twice = trained(worker, 1, 0, worker.initial, rho=0.1).report
+    assert twice.flop == twice.flop_dense == 2 * once.flop
+    assert once.accuracy is None and once.accuracy_before is None
 
 
 @pytest.mark.parametrize("kernels", ["sparse", "dense"])
 def test_gradient_is_of_the_mean_loss_over_all_samples(make, kernels):
     worker = make(f"training.kernels={kernels}", "training.batch_size=7")
     state = masked(worker)
-    found = worker.gradient(1, state, 0)
+    found, report = worker.turn(1, 0, state).gradient()
     setting = worker.setting
     part = setting.data.train.take(setting.partition.train.of(1))
     (x, y), *more = batches(
@@ -148,19 +143,13 @@ def test_gradient_is_of_the_mean_loss_over_all_samples(make, kernels):
         p.data = gradients[name]
     assert_is(found, net, atol=1e-6)
     assert torch.equal(found.bitmap.words, state.bitmap.words)
-    assert worker.report.flop == setting.cost.training(state, len(y))
-
-
-def test_gradient_of_some_samples_differs_by_round(make):
-    worker = make()
-    first, again, other = (worker.gradient(0, worker.initial, t, samples=5) for t in (0, 0, 1))
-    assert torch.equal(first.values, again.values) and not torch.equal(first.values, other.values)
+    assert report.flop == setting.cost.training(state, len(y))
 
 
 def test_testing_a_model_that_is_not_trained(make):
     worker = make()
-    worker.train(1, worker.initial, 0)
-    assert worker.test(1, worker.initial) == worker.report.accuracy_before
+    report = train_and_test(worker.turn(1, 0, worker.initial), Local.of(worker.setting.training, 0))
+    assert accuracy(worker, 1, worker.initial) == report.accuracy_before
 
 
 def test_kernels_agree_on_a_network_with_norms_shortcuts_and_buffers(make):
@@ -174,8 +163,9 @@ def test_kernels_agree_on_a_network_with_norms_shortcuts_and_buffers(make):
     states = []
     for kernels in ("sparse", "dense"):
         worker = make(f"training.kernels={kernels}", *model)
-        trained = worker.train(0, masked(worker), 0)
-        states.append((trained, worker.grow(0, trained, 0, 0.3), worker.report))
+        after = trained(worker, 0, 0, masked(worker))
+        mask, work = after.turn.grow(0.3)
+        states.append((after.model, mask, after.report.plus(work)))
     (ours, grown, report), (theirs, theirs_grown, their_report) = states
     assert torch.allclose(ours.values, theirs.values, rtol=1e-2, atol=1e-4)
     assert torch.allclose(ours.rest, theirs.rest, rtol=1e-2, atol=1e-4)
@@ -188,11 +178,11 @@ def test_kernels_agree_on_a_network_with_norms_shortcuts_and_buffers(make):
 def test_growth_takes_the_largest_dense_gradients(make):
     worker = make()
     state = masked(worker)
-    grown = worker.grow(2, state, 1, 0.3)
+    grown = worker.turn(2, 1, state).grow(0.3).mask
     setting = worker.setting
     generator = rng.stream(setting.seed, "grow", 1, 2)
     x, y = next(batches(setting.data, setting.partition.train.of(2), setting.training.batch_size, generator))
-    net = se.load(se.to_dense(worker._engine.net), state).train()
+    net = se.load(copy.deepcopy(worker.setting.network), state).train()
     F.cross_entropy(net(x), y).backward()
     grads = {name: p.grad for name, p in net.named_parameters() if name in state.layout.names}
     wanted = se.rigl(state, grads, 0.3).bitmap
@@ -202,54 +192,108 @@ def test_growth_takes_the_largest_dense_gradients(make):
 def test_more_growth_batches_are_one_larger_draw(make):
     worker = make()
     state = masked(worker)
-    grown = [worker.grow(0, state, 0, 0.3, batches=n) for n in (1, 2, 3, 100)]
+    grown = [worker.turn(0, 0, state).grow(0.3, batches=n).mask for n in (1, 2, 3, 100)]
     assert not torch.equal(grown[0].words, grown[1].words)
     assert torch.equal(grown[2].words, grown[3].words)  # 40 samples are less than 3 batches of 16
 
 
 def test_report(make):
     worker = make("training.epochs=2")
-    start = masked(worker, 0.3)
-    trained = worker.train(0, start, 0)
-    report, setting = worker.report, worker.setting
-    assert report.samples == 40 == len(setting.partition.train.of(0))
+    start, setting = masked(worker, 0.3), worker.setting
+    turn = worker.turn(0, 0, start)
+    report = train_and_test(turn, Local.of(setting.training, 0))
+    after = turn.model()
+    assert report.samples == 40 == len(setting.partition.train.of(0)) == worker.num_samples(0)
     assert report.flop == 3 * 2 * 40 * setting.cost.forward(start)
     assert report.flop_dense == 3 * 2 * 40 * setting.cost.dense_forward > report.flop
     assert report.loss > 0 and report.train_s > 0
-    again = Worker(setting)
-    again.train(0, trained, 1)
     tested = (
         (start, report.accuracy_before),
-        (trained, report.accuracy),
-        (trained, again.report.accuracy_before),
+        (after, report.accuracy),
+        (after, accuracy(Worker(setting), 0, after)),
     )
     assert report.accuracy > 0
-    for state, accuracy in tested:
-        net = se.load(se.to_dense(worker._engine.net), state).eval()
+    for state, share in tested:
+        net = se.load(copy.deepcopy(setting.network), state).eval()
         right = [
             (net(x).argmax(1) == y).sum()
             for x, y in evaluation_batches(setting.data, setting.partition.test.of(0), 7)
         ]
-        assert accuracy == int(sum(right)) / len(setting.partition.test.of(0))
-    worker.grow(0, trained, 0, 0.3)
-    assert (
-        worker.report.flop == 3 * 2 * 40 * setting.cost.forward(start) + 3 * 16 * setting.cost.dense_forward
-    )
+        assert share == int(sum(right)) / len(setting.partition.test.of(0))
+    assert turn.grow(0.3).report.flop == 3 * 16 * setting.cost.dense_forward
 
 
 def test_no_epochs_changes_nothing(make):
     worker = make("training.epochs=0")
     start = masked(worker)
-    trained = worker.train(0, start, 0)
-    assert torch.equal(trained.values, start.values) and torch.equal(trained.rest, start.rest)
-    assert worker.report.loss is None and worker.report.accuracy == worker.report.accuracy_before
+    turn = worker.turn(0, 0, start)
+    report = train_and_test(turn, Local.of(worker.setting.training, 0))
+    after = turn.model()
+    assert torch.equal(after.values, start.values) and torch.equal(after.rest, start.rest)
+    assert report.loss is None and report.accuracy == report.accuracy_before
+
+
+NORMS = (
+    "data.size=8",
+    "model.width=none",
+    "model.name=resnet18",
+    "model.norm=batch",
+    "data.train_per_client=20",
+)
+
+
+def loads_of(worker, monkeypatch):
+    """What the worker's engine loads from now on."""
+    loads, real = [], type(worker._engine).load
+    monkeypatch.setattr(
+        type(worker._engine), "load", lambda self, model: (loads.append(model), real(self, model))[1]
+    )
+    return loads
+
+
+@pytest.mark.parametrize("kernels", ["sparse", "dense"])
+def test_a_turn_without_pruning_loads_once(make, monkeypatch, kernels):
+    """What was trained is grown where it is; a model that comes from outside is loaded."""
+    worker = make(f"training.kernels={kernels}")
+    loads, start = loads_of(worker, monkeypatch), masked(worker)
+    turn = worker.turn(0, 0, start)
+    assert loads == [] and turn.model() is start  # until something is done with it
+    train_and_test(turn, Local.of(worker.setting.training, 0))
+    after = turn.model()
+    assert turn.model() is after
+    turn.load(after)
+    turn.grow(0.3)
+    assert [one is start for one in loads] == [True]
+    turn.load(start)
+    turn.test()
+    assert [one is start for one in loads] == [True, True]
+
+
+@pytest.mark.parametrize("kernels", ["sparse", "dense"])
+def test_growth_and_gradients_leave_the_model_as_it_was(make, kernels):
+    """Also what norms keep, which moves in every pass in training."""
+    worker = make(f"training.kernels={kernels}", *NORMS)
+    local = Local.of(worker.setting.training, 0)
+    turns = [worker.turn(0, 0, masked(worker)) for _ in range(3)]
+    found = []
+    for turn, disturb in zip(
+        turns, (lambda _: None, lambda x: x.grow(0.3), lambda x: x.gradient()), strict=True
+    ):
+        turn.train(local)
+        disturb(turn)
+        share = turn.test()
+        turn.train(local)
+        found.append((share, turn.model()))
+    for share, model in found[1:]:
+        assert share == found[0][0] and torch.equal(model.values, found[0][1].values)
+        assert torch.equal(model.rest, found[0][1].rest) and torch.equal(model.integers, found[0][1].integers)
 
 
 def test_one_worker_serves_clients_in_any_order(make):
     worker, other = make(), make()
     starts = [masked(worker, 0.3), masked(worker, 0.6)]
-    first = [worker.train(k, starts[k], 0) for k in (0, 1)]
-    second = [other.train(k, starts[k], 0) for k in (1, 0)][::-1]
+    first = [trained(worker, k, 0, starts[k]).model for k in (0, 1)]
+    second = [trained(other, k, 0, starts[k]).model for k in (1, 0)][::-1]
     for a, b in zip(first, second, strict=True):
         assert torch.equal(a.values, b.values) and torch.equal(a.rest, b.rest)
 
@@ -265,33 +309,27 @@ def test_dropout_is_drawn_from_the_clients_stream(make):
     worker = make(*alexnet)
     start = masked(worker, 0.05)
     state = torch.get_rng_state()
-    a = worker.train(0, start, 0)
+    a = trained(worker, 0, 0, start).model
     torch.rand(5)
-    b = worker.train(0, start, 0)
+    b = trained(worker, 0, 0, start).model
     assert torch.equal(a.values, b.values)
     worker.setting.partition.train.of(1)[:] = worker.setting.partition.train.of(0)
     torch.set_rng_state(state)
-    worker.train(0, start, 0)
+    trained(worker, 0, 0, start)
     assert torch.equal(torch.get_rng_state(), state)  # nobody else's numbers are used up
 
 
 def test_divergence_is_named(make):
     worker = make("training.lr=1e20")
     with pytest.raises(Diverged, match=r"got (nan|inf) \(client 2, round 4\): lower training.lr"):
-        worker.train(2, masked(worker), 4)
+        trained(worker, 2, 4, masked(worker))
 
 
 def test_stopping(make):
     asked = iter([False, True])
     worker = make(stopped=lambda: next(asked))
     with pytest.raises(Stopped):
-        worker.train(0, masked(worker), 0)
-
-
-def test_learning_rate(tiny):
-    cfg = tiny().training
-    assert learning_rate(cfg, 0) == 0.1
-    assert math.isclose(learning_rate(cfg, 500), 0.1 * 0.998**500)
+        trained(worker, 0, 0, masked(worker))
 
 
 def test_a_client_without_test_samples_has_no_accuracy(make):
@@ -299,8 +337,8 @@ def test_a_client_without_test_samples_has_no_accuracy(make):
     test = worker.setting.partition.test
     none = replace(worker.setting.partition, test=test._replace(indptr=np.zeros_like(test.indptr)))
     worker.setting = replace(worker.setting, partition=none)
-    worker.train(0, masked(worker), 0)
-    assert worker.report.accuracy is None and worker.report.loss is not None
+    report = train_and_test(worker.turn(0, 0, masked(worker)), Local.of(worker.setting.training, 0))
+    assert report.accuracy is None and report.loss is not None
 
 
 def test_weights_that_left_the_range_are_a_divergence(make):
@@ -309,7 +347,7 @@ def test_weights_that_left_the_range_are_a_divergence(make):
     with pytest.raises(
         Diverged, match=r"a model of finite numbers, got inf or NaN \(client 1, round 0\): lower"
     ):
-        worker.train(1, worker.initial, 0, lr=1e300)
+        trained(worker, 1, 0, worker.initial, lr=1e300)
 
 
 @pytest.mark.parametrize("kernels", ["sparse", "dense"])
@@ -318,4 +356,4 @@ def test_gradients_that_left_the_range_are_a_divergence(make, kernels):
     worker = make(f"training.kernels={kernels}")
     huge = se.combine([masked(worker)], [1e30])
     with pytest.raises(Diverged, match="gradient of .*weight of finite numbers, got inf or NaN"):
-        worker.grow(0, huge, 0, 0.3)
+        worker.turn(0, 0, huge).grow(0.3)

@@ -1,0 +1,25 @@
+"""The setting of a run: configuration, data, network and w0, as workers need them."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+import sparse_engine as se
+from fl import config
+from fl.data import Dataset, Partition
+from fl.train.cost import Cost
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all workers of a run share, and none changes."""
+
+    training: config.Training
+    exempt: tuple[str, ...]
+    seed: int
+    data: Dataset
+    partition: Partition
+    network: nn.Module  # a dense one with w0: workers copy it
+    initial: se.Model  # w0, everything stored
+    cost: Cost
+    augment: bool | None = None  # None: as the data set says

@@ -1,0 +1,180 @@
+"""One client's turn on an engine: the model is loaded once, and taken out when somebody asks for it.
+
+train      E epochs of SGD on the client's samples
+gradient   of the mean loss over a client's samples, in the form of a model
+grow       the dense gradient of one batch, a layer at a time, moves the mask (RigL)
+test       how well the model does on the client's test samples
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from time import perf_counter
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import sparse_engine as se
+from fl import rng
+from fl.data import batches, evaluation_batches
+from fl.errors import Diverged, Stopped
+from fl.train.engine import Engine
+from fl.train.local import Local
+from fl.train.report import Report
+from fl.train.setting import Setting
+from fl.train.trainer import Gradient, Grown
+
+_SLOWER = "lower training.lr, or clip with training.max_norm"
+Batches = Iterator[tuple[Tensor, Tensor]]
+Step = Callable[[Tensor, Tensor], Tensor]
+
+
+class EngineTurn:
+    """A trainer.Turn. The model is in the engine, at rest in `_model`, or both."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        setting: Setting,
+        k: int,
+        t: int,
+        start: se.Model,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._engine, self._setting, self._stopped = engine, setting, stopped
+        self.k, self.t = k, t
+        self._model: se.Model | None = start
+        self._loaded = False
+
+    def load(self, model: se.Model) -> None:
+        if model is not self._model:
+            self._model, self._loaded = model, False
+
+    def model(self) -> se.Model:
+        if self._model is None:
+            self._model = self._engine.model()
+            for tensor in (self._model.values, self._model.rest):
+                self._check_finite("model", tensor)  # the loss is that before the last step
+        return self._model
+
+    def test(self) -> float | None:
+        self._enter()
+        setting = self._setting
+        indices = setting.partition.test.of(self.k)
+        right = 0
+        for x, y in evaluation_batches(setting.data, indices, setting.training.batch_size):
+            right += int((self._engine.predict(x) == y).sum())
+        return right / len(indices) if len(indices) else None
+
+    def train(self, local: Local) -> Report:
+        start = self.model()
+        towards: list[Tensor] = []
+        if local.pull:
+            towards = self._engine.parameters_of(local.pull.model.with_pattern(start.bitmap))
+            self._loaded = False
+        self._enter()
+        self._draw_dropout(f"dropout{local.stream}")
+        step = self._engine.trainer(local, towards)
+        self._model = None
+        return self._run(step, self._epochs(local), start, passes=2 if local.rho else 1)
+
+    def gradient(self) -> Gradient:
+        model, engine = self.model(), self._engine
+        self._enter()
+        self._draw_dropout("gradient dropout")
+        sums = engine.zeros()
+
+        def add(x: Tensor, y: Tensor) -> Tensor:
+            loss = engine.backward(x, y)
+            engine.add_gradients(sums, len(y))
+            return loss
+
+        self._loaded = False
+        report = self._run(add, self._once(), model)
+        for total in sums:
+            total.div_(max(report.samples, 1))
+        return Gradient(engine.model_of(sums), report)
+
+    def grow(self, fraction: float, batches: int = 1) -> Grown:
+        generator = self._stream("grow")
+        x, y = next(self._batches(self._samples, batches * self._setting.training.batch_size, generator))
+        model = self.model()
+        self._enter()
+        self._draw_dropout("grow dropout")
+        growth = se.Growth(model, fraction)
+
+        def add(name: str, gradient: Tensor) -> None:
+            self._check_finite(f"gradient of {name}", gradient)
+            growth.add(name, gradient)
+
+        self._loaded = False  # the pass moves what norms keep
+        self._engine.dense_gradients(x, y, add)
+        return Grown(growth.bitmap(), Report(flop=self._setting.cost.dense_training(len(y))))
+
+    def _enter(self) -> None:
+        """From here on the engine holds the model."""
+        if not self._loaded:
+            assert self._model is not None
+            self._engine.load(self._model)
+            self._loaded = True
+
+    def _run(self, step: Step, given: Batches, model: se.Model, passes: int = 1) -> Report:
+        """Runs `step` on every batch; reports `passes` forward and backward passes of `model` over them."""
+        began, losses, seen = perf_counter(), 0.0, 0
+        for x, y in given:
+            loss = step(x, y)
+            losses, seen = losses + len(y) * self._finite(loss), seen + len(y)
+        cost = self._setting.cost
+        return Report(
+            loss=losses / seen if seen else None,
+            samples=len(self._samples),
+            flop=passes * cost.training(model, seen),
+            flop_dense=passes * cost.dense_training(seen),
+            train_s=perf_counter() - began,
+        )
+
+    def _epochs(self, local: Local) -> Batches:
+        generator = self._stream(f"batches{local.stream}")
+        for _ in range(local.epochs):
+            for batch in self._batches(self._samples, local.batch_size, generator):
+                if self._stopped():
+                    raise Stopped
+                yield batch
+
+    def _once(self) -> Batches:
+        """All of the client's training samples once."""
+        generator = self._stream("gradient")
+        indices = generator.permutation(self._samples)
+        return self._batches(indices, self._setting.training.batch_size, generator)
+
+    def _batches(self, indices: NDArray[np.integer], size: int, generator: np.random.Generator) -> Batches:
+        return batches(self._setting.data, indices, size, generator, augment=self._setting.augment)
+
+    @property
+    def _samples(self) -> NDArray[np.integer]:
+        """The client's training samples."""
+        return self._setting.partition.train.of(self.k)
+
+    def _stream(self, purpose: str) -> np.random.Generator:
+        return rng.stream(self._setting.seed, purpose, self.t, self.k)
+
+    def _draw_dropout(self, purpose: str) -> None:
+        """Training mode, with dropout from the client's own streams."""
+        self._engine.start_training(
+            lambda i: rng.torch_stream(self._setting.seed, f"{purpose} {i}", self.t, self.k)
+        )
+
+    def _finite(self, loss: Tensor) -> float:
+        value = loss.item()
+        if not math.isfinite(value):
+            raise Diverged(f"expected a finite loss, got {value} ({self._where}): {_SLOWER}")
+        return value
+
+    def _check_finite(self, what: str, tensor: Tensor) -> None:
+        if not torch.isfinite(tensor).all():
+            raise Diverged(f"expected a {what} of finite numbers, got inf or NaN ({self._where}): {_SLOWER}")
+
+    @property
+    def _where(self) -> str:
+        return f"client {self.k}, round {self.t}"
