@@ -20,6 +20,10 @@ class RunDirError(Expected, RuntimeError):
     """The directory of a run cannot be used."""
 
 
+class UntrustedError(ConfigError):
+    """A run directory names code that nobody allowed to import."""
+
+
 class MixedError(RunDirError):
     """A run would go on where its numbers come out otherwise, and nobody allowed that."""
 

@@ -12,6 +12,13 @@ from fl.cli.exits import guarded
 from fl.cli.simulate import simulate
 
 app = application("Sparse kernels and an engine for decentralized personalized federated learning.")
+_Code = Annotated[
+    list[str] | None,
+    typer.Option(metavar="FILE", help="code of your own that DIR names and may be imported; may be repeated"),
+]
+_Trust = Annotated[
+    bool, typer.Option("--trust", help="import whatever code DIR names: only where you know who made it")
+]
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
@@ -68,12 +75,14 @@ def run(
             help="go on where numbers come out otherwise than before: another machine, version",
         ),
     ] = False,
+    code: _Code = None,
+    trust: _Trust = False,
 ) -> None:
     """Train: `sparsefl run demo`. Ctrl-C stops it, `--resume DIR` goes on."""
     from fl.cli.run import Arguments, run
 
     asked = (source, changes or (), out, resume, executor, workers, baseline, log, overwrite, allow_mixed)
-    given = Arguments(*asked)
+    given = Arguments(*asked, code or (), trust)
     raise typer.Exit(run(Console(), given))
 
 
@@ -132,12 +141,14 @@ def compare(
             "--allow-mixed", help="go on where numbers come out otherwise: another machine, version"
         ),
     ] = False,
+    code: _Code = None,
+    trust: _Trust = False,
 ) -> None:
     """Algorithms side by side, same data and seeds: `sparsefl compare demo --algorithms all --seeds 3`."""
     from fl.cli.compare import Arguments, run
 
     place = (out, resume, workers, target, plot, table, grid or (), overwrite, allow_mixed)
-    given = Arguments(source, algorithms, seeds, changes or (), *place)
+    given = Arguments(source, algorithms, seeds, changes or (), *place, code or (), trust)
     raise typer.Exit(run(Console(stderr=table is not None), given))
 
 
@@ -146,11 +157,13 @@ def report(
     path: Annotated[
         Path, typer.Argument(metavar="DIR", help="the directory of a run or a comparison, finished or not")
     ],
+    code: _Code = None,
+    trust: _Trust = False,
 ) -> None:
     """Make DIR/report.html anew: figures, table and settings of a run or a comparison on one page."""
     from fl.cli.run import show_report
 
-    raise typer.Exit(show_report(Console(), path))
+    raise typer.Exit(show_report(Console(), path, code or (), trust))
 
 
 @app.command()
@@ -170,11 +183,22 @@ def export(
         bool, typer.Option("--sparse", help="safetensors: bitmap and values as stored, not dense")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace files that are there")] = False,
+    code: _Code = None,
+    trust: _Trust = False,
 ) -> None:
     """Trained models as files for others: `sparsefl export runs/demo --client 3 --out three.pt`."""
     from fl.cli.export import Arguments, run
 
-    given = Arguments(path=path, client=client, format=format, out=out, sparse=sparse, overwrite=overwrite)
+    given = Arguments(
+        path=path,
+        client=client,
+        format=format,
+        out=out,
+        sparse=sparse,
+        overwrite=overwrite,
+        code=code or (),
+        trust=trust,
+    )
     raise typer.Exit(run(Console(), given))
 
 

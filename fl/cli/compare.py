@@ -16,6 +16,7 @@ from fl.compare import report as compare_report
 from fl.compare import runs
 from fl.compare import table as compare_table
 from fl.compare.plan import Plan
+from fl.config import code
 from fl.errors import ConfigError
 from fl.report import picture
 from fl.run.rundir import REPORT
@@ -39,6 +40,8 @@ class Arguments:
     grid: Sequence[str] = ()
     overwrite: bool = False
     allow_mixed: bool = False
+    code: Sequence[str] = ()
+    trust: bool = False
 
     def check(self) -> None:
         if (self.source is None) == (self.resume is None):
@@ -74,6 +77,7 @@ def run(console: Console, given: Arguments) -> int:
     def work() -> int:
         nonlocal path
         given.check()
+        code.allow_named(given.code, given.trust)
         display = compare_display.for_console(console)
         options = Options(given.workers, display, given.overwrite, given.allow_mixed)
         if given.resume is None:

@@ -11,7 +11,7 @@ import io
 import json
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from rich.console import Console
 
 import sparse_engine as se
 from fl.cli.exits import guarded, say
+from fl.config import code
 from fl.errors import ConfigError, Missing, RunDirError
 from fl.run import models
 from fl.run.files import write_atomic
@@ -43,6 +44,8 @@ class Arguments:
     out: Path | None = None
     sparse: bool = False
     overwrite: bool = False
+    code: Sequence[str] = ()
+    trust: bool = False
 
     def check(self) -> None:
         if self.format not in FORMATS:
@@ -68,6 +71,7 @@ def run(console: Console, given: Arguments) -> int:
 
     def work() -> int:
         given.check()
+        code.allow_named(given.code, given.trust)
         trained = models.read(given.path)
         for problem in trained.problems:
             say(console, f"damaged checkpoint left aside: {problem}")

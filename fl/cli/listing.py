@@ -8,6 +8,7 @@ from rich.table import Table
 
 from fl import algorithms, config
 from fl.cli.exits import guarded
+from fl.config import code
 from fl.errors import ConfigError
 
 _WIDEST = 28  # of a column in lines: a longer cell pushes on what follows it
@@ -49,10 +50,26 @@ def _keys() -> Tables:
 
 def _presets_and_algorithms() -> Tables:
     found = {name: first_sentence(module.__doc__) for name, module in algorithms.registered().items()}
+    broken = code.installed("algorithm").keys() - found.keys()
+    found |= {name: _installed(name, "algorithm") for name in sorted(broken)}
     return {
         ("preset", "what it is"): [*config.presets().items()],
         ("algorithm", "what it is"): [*found.items()],
+        ("network", "what it is"): [
+            (name, _installed(name, "model.name")) for name in code.installed("model.name")
+        ],
     }
+
+
+def _installed(name: str, key: str) -> str:
+    """What an entry point of another's package is, or why it is of no use."""
+    try:
+        found = code.load(name, key)
+        if key == "algorithm":
+            algorithms.find(name)
+    except ConfigError as wrong:
+        return f"cannot be used: {wrong}"
+    return f"{first_sentence(found.value.__doc__)} (from {found.origin})".strip()
 
 
 def _table(head: Cells, rows: Iterable[Cells]) -> Table:

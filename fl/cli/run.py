@@ -11,6 +11,7 @@ from rich.console import Console
 from fl import config
 from fl.cli import display
 from fl.cli.exits import guarded, say
+from fl.config import code
 from fl.errors import ConfigError
 from fl.report import report
 from fl.run import events, loggers, runs
@@ -34,6 +35,8 @@ class Arguments:
     log: str | None = None
     overwrite: bool = False
     allow_mixed: bool = False
+    code: Sequence[str] = ()
+    trust: bool = False
 
     def check(self) -> None:
         if (self.source is None) == (self.resume is None):
@@ -64,6 +67,7 @@ def run(console: Console, given: Arguments) -> int:
     def work() -> int:
         nonlocal path
         given.check()
+        code.allow_named(given.code, given.trust)
         if given.resume is None:
             assert given.source is not None  # check() saw to it
             cfg, notes = config.read(given.source, given.changes)
@@ -86,12 +90,14 @@ def run(console: Console, given: Arguments) -> int:
     return guarded(console, work, again)
 
 
-def show_report(console: Console, path: Path) -> int:
-    """Write the report of the run or comparison in `path`, return the exit code."""
+def show_report(console: Console, path: Path, named: Sequence[str] = (), trust: bool = False) -> int:
+    """Write the report of the run or comparison in `path`, return the exit code. `named` code may be
+    imported for it; `trust`: all."""
     from fl.cli import compare as compare_command  # which needs this module
     from fl.compare import runs as compare
 
     def work() -> int:
+        code.allow_named(named, trust)
         if compare.is_comparison(path):
             return compare_command.write_report(console, path)
         say(console, f"the report is {report.write(path)}")

@@ -91,7 +91,7 @@ def _settings(cfg: Config) -> dict[str, str]:
 
 def _section(cfg: Config) -> dict[str, str]:
     """{key: value} of the algorithm's own, without those of its training, which `_settings` has."""
-    found = _flat(config.plain(cfg)[cfg.algorithm], cfg.algorithm)
+    found = _flat(config.plain(cfg)[cfg.section], cfg.section)
     return {key: value for key, value in found.items() if key.split(".")[-1] not in Training.model_fields}
 
 

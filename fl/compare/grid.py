@@ -14,6 +14,7 @@ from itertools import product
 from typing import NamedTuple
 
 from fl import algorithms
+from fl.config import code
 from fl.errors import ConfigError
 
 Axes = Mapping[str, Sequence[str]]  # {key: values}
@@ -71,7 +72,7 @@ def expand(grid: Axes, chosen: Mapping[str, str], seeds: str | None, changes: It
 def _counts(key: str, algorithm: str) -> bool:
     """Whether a key is one of this algorithm's entries: not where it is of another algorithm's section."""
     section = key.partition(".")[0]
-    return section == algorithm or section not in algorithms.registered()
+    return section == code.stem(algorithm) or section not in algorithms.registered()
 
 
 def _part(key: str, value: str, grid: Axes) -> str:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from fl import algorithms, config
 from fl.compare import grid
-from fl.config import Config, ConfigError, Loaded
+from fl.config import Config, ConfigError, Loaded, code
 from fl.errors import RunDirError
 
 FORMAT = 2
@@ -156,13 +156,14 @@ def from_json(tree: Any) -> Plan:
 def _entry(tree: Any, where: str) -> Entry:
     given, known = _object(tree, where, ("algorithm", "changes", "seeds")), list(algorithms.registered())
     algorithm, changes, seeds = given["algorithm"], given["changes"], given["seeds"]
-    if algorithm not in known:
+    if algorithm not in known and not (isinstance(algorithm, str) and code.reference(algorithm)):
         raise ConfigError(f"{where}.algorithm: expected one of {known}, got {algorithm!r}")
     if not isinstance(changes, list) or not all(isinstance(one, str) for one in changes):
         raise ConfigError(f"{where}.changes: expected a list of strings as key=value, got {changes!r}")
     whole = isinstance(seeds, list) and all(type(one) is int and one in _SEEDS for one in seeds)
     if not whole or len(set(seeds)) != len(seeds):
         raise ConfigError(f"{where}.seeds: expected a list of whole numbers, each once, got {seeds!r}")
+    algorithms.find(algorithm)  # its section may be in the base
     return Entry(algorithm, tuple(seeds), tuple(changes))
 
 
@@ -187,6 +188,9 @@ def make(
     own = [change for change in given if _is_own(change)]
     common = [change for change in given if not _is_own(change)]
     chosen = _chosen(names if names is not None else config.read(source, common)[0].algorithm)
+    for algorithm in filter(code.reference, chosen.values()):
+        code.allow(algorithm)
+        algorithms.find(algorithm)  # the file may have its section, whichever runs first
     base, notes = _base(source, common, chosen)
     if wanted := grid.axes(axes):
         chosen, own, seeds = grid.expand(wanted, chosen, seeds, own)
@@ -235,8 +239,8 @@ def _chosen(names: str) -> dict[str, str]:
     known = list(algorithms.registered())
     chosen: dict[str, str] = {}
     for name, algorithm in (pair for part in names.split(",") for pair in _named(part.strip(), known)):
-        if algorithm not in known:
-            raise ConfigError(f"--algorithms: expected some of {known}, or all, got {algorithm!r}")
+        if algorithm not in known and code.reference(algorithm) is None:
+            raise ConfigError(f"--algorithms: expected some of {known}, FILE.py, or all, got {algorithm!r}")
         taken = name in chosen or (name in known and name != algorithm)
         if taken or not _NAME.fullmatch(name):
             wanted = "names of letters and digits, each once, those of algorithms for these"
@@ -249,7 +253,7 @@ def _named(part: str, known: Sequence[str]) -> list[tuple[str, str]]:
     if part == "all":
         return [(name, name) for name in known]
     name, equals, algorithm = (word.strip() for word in part.partition("="))
-    return [(name, algorithm if equals else name)]
+    return [(name, algorithm) if equals else (code.stem(name), name)]
 
 
 def _counts(text: str | None, names: Iterable[str]) -> dict[str, int | None]:
@@ -280,5 +284,8 @@ def _own(changes: Iterable[str], names: Iterable[str]) -> dict[str, list[str]]:
         name, _, rest = change.partition(":")
         if name.strip() not in own:
             raise ConfigError(f"--set: expected NAME:key=value with NAME out of {list(own)}, got {change!r}")
+        key, _, value = (part.strip() for part in rest.partition("="))
+        if key in code.KEYS:
+            code.allow(value.strip("'\""))
         own[name.strip()].append(rest)
     return own

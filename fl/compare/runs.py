@@ -15,7 +15,7 @@ from pathlib import Path
 from fl.compare import check
 from fl.compare.events import Display
 from fl.compare.plan import Plan, Run, from_json
-from fl.errors import ConfigError, Expected, Interrupted, MixedError, RunDirError
+from fl.errors import ConfigError, Expected, Interrupted, MixedError, RunDirError, UntrustedError
 from fl.run import files, runs, setup
 from fl.run.files import write_atomic
 from fl.run.rundir import PLAN, SUMMARY, RunDir
@@ -86,7 +86,7 @@ def _one(plan: Plan, run: Run, folder: Path, options: Options, display: Display)
         cfg = plan.config(run)
         summary = runs.start(cfg, folder, options) if begun is None else runs.resume(folder, options)
         display.run_finished(run, summary)
-    except (Interrupted, MixedError, OSError):
+    except (Interrupted, MixedError, UntrustedError, OSError):
         raise  # the user's choice, or one that the user has to make for all runs
     except Exception as wrong:
         if isinstance(wrong, RunDirError) and isinstance(wrong.__cause__, OSError):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError, create_model, model_validator
 
-from fl.config import effect, words
+from fl.config import code, effect, words
 from fl.config import source as config_source
 from fl.config import text as config_text
 from fl.config.effect import only_if, unless
@@ -87,11 +87,20 @@ def read(source: str | Path, changes: Iterable[str] = (), *, algorithm: str | No
         found.change(changes, _unsets)
     if algorithm is not None:
         found.tree["algorithm"] = algorithm
+    _allow_code(found, Path(source).is_dir(), algorithm)
     config = parse(found.tree)
     if algorithm is None:
         refuse_unread([config], found.keys(Origin.CHANGE))
     notes = _noted(found, config, effect.unfit if algorithm else effect.without_effect)
     return Loaded(parse(found.tree) if notes else config, tuple(notes))
+
+
+def _allow_code(found: config_source.Source, of_a_run: bool, algorithm: str | None) -> None:
+    """What the user named may be imported: in a file of theirs (`of_a_run`: it is not), in changes, or as the
+    algorithm."""
+    for key, name in code.named(found.tree).items():
+        if not of_a_run or found.origin.get(key) is Origin.CHANGE or name == algorithm:
+            code.allow(name)
 
 
 def refuse_unread(configs: Iterable[Config], keys: Iterable[str]) -> None:
@@ -116,9 +125,9 @@ def _noted(found: config_source.Source, config: Config, rule: effect.Rule) -> li
     unfit = effect.unfit(config, _algorithms())
     for key, why in rule(config, _algorithms()).items():
         layer, section = found.origin.get(key), key.split(".")[0]
-        if layer is None or (section in _algorithms() and section != config.algorithm):
+        if layer is None or (section in _algorithms() and section != config.section):
             continue  # a file may hold the sections of several algorithms
-        unset = key in unfit and _default_at(key) is None
+        unset = key in unfit and _default_at(key) in (None, {})
         if unset:
             found.drop(key)
         if unset or layer is Origin.FILE:
@@ -133,12 +142,13 @@ def loads(text: str) -> Config:
 
 def parse(tree: Mapping[str, Any]) -> Config:
     """The checked configuration of a tree of plain values."""
+    running = str(tree.get("algorithm", Config.model_fields["algorithm"].default))
+    _imported(running)
     try:
         return _type().model_validate(tree)
     except ValidationError as wrong:
         keys = [key for key, *_ in _keys(_type(), "")]
-        running = str(tree.get("algorithm", Config.model_fields["algorithm"].default))
-        others = _algorithms().keys() - {running}
+        others = _algorithms().keys() - {code.stem(running)}
         lines = (words.explain(error, keys, others) for error in wrong.errors())
         raise ConfigError("\n".join(lines)) from None
 
@@ -152,7 +162,7 @@ def changed(config: Config, changes: Iterable[str]) -> Config:
 
 def settled(config: Config) -> Config:
     """`config` with the keys of its algorithm that follow from others: what config.toml of a run holds."""
-    return config.model_copy(update={config.algorithm: config.settings.settled(config)})
+    return config.model_copy(update={config.section: config.settings.settled(config)})
 
 
 def remarks(config: Config) -> list[str]:
@@ -190,7 +200,7 @@ def keys() -> Iterator[tuple[str, str, str, str]]:
 
 def dumps(config: Config, notes: Iterable[str] = ()) -> str:
     """TOML with every key of the run, so that later changes of a default do not change it; `notes` on top."""
-    others = set(_algorithms()) - {config.algorithm}
+    others = set(_algorithms()) - {config.section}
     head = "".join(f"# {config_text.printable(note)}\n" for note in notes)
     return head + config_text.dump(config, "", skip=others)
 
@@ -203,14 +213,14 @@ def _type() -> type[Config]:
 def _make_type(sections: tuple[tuple[str, type[Section]], ...]) -> type[Config]:
     def known(self: Config) -> Config:
         names = [name for name, _ in sections]
-        if self.algorithm not in names:
+        if self.section not in names:
             near = words.nearest(self.algorithm, names)
-            raise ValueError(f"algorithm: expected one of {names}, got {self.algorithm!r}{near}")
+            raise ValueError(f"algorithm: expected FILE.py or one of {names}, got {self.algorithm!r}{near}")
         try:
             self.settings.fits(self)
         except ValueError as wrong:
             elsewhere = str(wrong).partition(".")[0] in Config.model_fields  # another section's key
-            raise ValueError(str(wrong) if elsewhere else f"{self.algorithm}.{wrong}") from wrong
+            raise ValueError(str(wrong) if elsewhere else f"{self.section}.{wrong}") from wrong
         return self
 
     fields: dict[str, Any] = {name: (section, section()) for name, section in sections}
@@ -224,12 +234,20 @@ def _algorithms() -> dict[str, type[Section]]:
     return {name: algorithm.Config for name, algorithm in algorithms.registered().items()}
 
 
+def _imported(algorithm: str) -> None:
+    """A file that is named as the algorithm brings its section; an installed is there, or says why not."""
+    if code.reference(algorithm) is not None or algorithm in code.installed("algorithm"):
+        from fl import algorithms
+
+        algorithms.find(algorithm)
+
+
 def _complete(tree: Mapping[str, Any]) -> bool:
     """Whether a file sets every key, as `dumps` writes it: then none of them says what the user wants."""
     given = set(config_source.leaves(tree))
-    skip = _algorithms().keys() - {str(tree.get("algorithm"))}
-    wanted = (key for key, _, default, _ in keys() if default != NONE and key.split(".")[0] not in skip)
-    return all(key in given for key in wanted)
+    skip = _algorithms().keys() - {code.stem(str(tree.get("algorithm")))}
+    there = (key for key, _, default, _ in keys() if default != NONE and key not in config_source.FREE)
+    return all(key in given for key in there if key.split(".")[0] not in skip)
 
 
 def _unsets(path: list[str]) -> bool:

@@ -57,7 +57,7 @@ def condition(field: FieldInfo) -> str:
 def without_effect(config: "Config", algorithms: Collection[str]) -> dict[str, str]:
     """The keys that this run does not read, each with what would make it count."""
     found = unfit(config, algorithms)
-    for name in set(algorithms) - {config.algorithm}:
+    for name in set(algorithms) - {config.section}:
         found |= {
             key: f"it counts with algorithm = {name}" for key in _leaves(getattr(config, name), f"{name}.")
         }
@@ -70,7 +70,7 @@ def without_effect(config: "Config", algorithms: Collection[str]) -> dict[str, s
 
 def unfit(config: "Config", algorithms: Collection[str]) -> dict[str, str]:
     """Those whose own section makes them idle, whichever algorithm runs."""
-    others = set(algorithms) - {config.algorithm}
+    others = set(algorithms) - {config.section}
     return {key: why for key, why in _unread(config, "") if key.split(".")[0] not in others}
 
 
@@ -90,7 +90,7 @@ def _unread(section: "Section", at: str) -> Iterator[tuple[str, str]]:
 
 def by_algorithm(config: "Config") -> dict[str, str]:
     """Keys and sections that the algorithm leaves alone, and why."""
-    name = config.algorithm
+    name = config.section
     both = type(config.settings).model_fields.keys() & type(config.training).model_fields.keys()
     own = {f"training.{key}": f"{name} takes {name}.{key} instead" for key in both}
     return own | {key: f"{name} {why}" for key, why in config.settings.unread().items()}

@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from fl.config import code
 from fl.config.effect import Counts, only_if, unless
 from fl.config.source import NONE, is_path
-from fl.config.words import run_name
+from fl.config.words import free_table, run_name
 
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 Whole = Annotated[int, Field(ge=0, lt=2**63)]
@@ -68,7 +69,8 @@ _LOOKED_FOR = Counts(
 class Data(Section):
     name: str = "digits"
     """digits, cifar10, cifar100, ham10000, NAME of a file NAME.npz in the directory of the data sets, or the
-    path of an .npz file (with a / in it, or ending in .npz), from the working directory"""
+    path of an .npz file (with a / in it, or ending in .npz), from the working directory, or a function of
+    your own that returns the data: FILE.py:NAME or package.module:NAME"""
     root: Annotated[str | None, _LOOKED_FOR] = None
     """directory of the data sets; default: the environment variable SPARSE_DATA, else ./data"""
     size: Annotated[int, Field(ge=1, le=4096)] | None = None
@@ -94,9 +96,15 @@ class Data(Section):
     """how often training samples of each class occur, to make up for rare classes; default: once"""
 
 
+NETWORKS = ("small_cnn", "lenet5", "mlp", "resnet18", "vgg11", "alexnet")
+
+
 class Model(Section):
     name: str = "small_cnn"
-    """small_cnn, lenet5, mlp, resnet18, vgg11 or alexnet"""
+    """small_cnn, lenet5, mlp, resnet18, vgg11, alexnet, one of an installed package, or a class or function
+    of your own: FILE.py:NAME, from the working directory, or package.module:NAME"""
+    options: Annotated[dict[str, Any], AfterValidator(free_table), unless(name=NETWORKS)] = {}
+    """what a network of your own is given, by name"""
     norm: Annotated[Literal["group", "batch"] | None, only_if(name=("resnet18", "vgg11"))] = None
     """norm layers; default: the network's own, group"""
     width: Annotated[Count | None, only_if(name="small_cnn")] = None
@@ -189,7 +197,8 @@ class Config(Section):
     description: str = ""
     """what the run is, in a sentence: appears in reports"""
     algorithm: str = "da_dpfl"
-    """which algorithm runs; its settings are in the section of that name"""
+    """which algorithm runs; its settings are in the section of that name. FILE.py: one of your own, from the
+    working directory; its section is named after the file, without .py"""
     seed: Whole = 0
     """every random draw of a run follows from it"""
     num_clients: Annotated[int, Field(ge=2, lt=2**31)] = 100
@@ -207,7 +216,12 @@ class Config(Section):
     @property
     def settings(self) -> Section:
         """The section of the algorithm that runs."""
-        return getattr(self, self.algorithm)
+        return getattr(self, self.section)
+
+    @property
+    def section(self) -> str:
+        """Its name."""
+        return code.stem(self.algorithm)
 
     @model_validator(mode="after")
     def _fits_together(self) -> "Config":

@@ -17,6 +17,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
+from fl.config import code
 from fl.config.words import nearest, shown
 from fl.errors import ConfigError
 
@@ -26,6 +27,7 @@ _DEEPEST = 5  # tables in tables; there are three
 _MOST_BYTES = 1 << 20  # of a file; those of runs have 3,000
 _NAMING = (("data.name", "digits"), ("algorithm", "da_dpfl"))  # and their defaults
 _DEFAULT_NAME = "run"
+FREE = ("model.options",)  # tables with any keys: one value, as far as their origin goes
 _LONGEST_PART = 30  # letters that a data set or an algorithm adds to the name
 
 Tree = dict[str, Any]
@@ -90,7 +92,8 @@ class Source:
                 raise ConfigError(f"{key}: expected a key of a section, got one below the value {part!r}")
         tree[path[-1]] = value
         self.origin = {one: layer for one, layer in self.origin.items() if not one.startswith(f"{key}.")}
-        self.origin |= dict.fromkeys(leaves({key: value}), Origin.CHANGE)
+        free = [one for one in FREE if key.startswith(f"{one}.")]
+        self.origin |= dict.fromkeys(free or leaves({key: value}), Origin.CHANGE)
 
 
 def read(source: str | Path, complete: Callable[[Tree], bool]) -> Source:
@@ -152,7 +155,8 @@ def _shallow(tree: Tree) -> Tree:
 def leaves(tree: Mapping[str, Any], at: str = "") -> Iterator[str]:
     """The keys of all values, as "section.key"."""
     for key, value in tree.items():
-        yield from leaves(value, f"{at}{key}.") if isinstance(value, Mapping) else [f"{at}{key}"]
+        table = isinstance(value, Mapping) and f"{at}{key}" not in FREE
+        yield from leaves(value, f"{at}{key}.") if table else [f"{at}{key}"]
 
 
 def _read(path: Path, complete: Callable[[Tree], bool], above: tuple[Path, ...]) -> Source:
@@ -211,11 +215,11 @@ def _naming(tree: Mapping[str, Any]) -> list[Any]:
 
 
 def is_path(name: str) -> bool:
-    """Whether data.name is the path of a file, and not a name of a data set."""
-    return "/" in name or os.sep in name or name.endswith(".npz")
+    """Whether data.name is the path of a file, or code, and not a name of a data set."""
+    return code.reference(name) is not None or "/" in name or os.sep in name or name.endswith(".npz")
 
 
 def _short(value: object) -> str:
     """A part of a name (fl/run/names.py): a path without its folders and suffix, other letters as _."""
-    last = str(value).replace("\\", "/").rstrip("/").rpartition("/")[2].removesuffix(".npz")
+    last = code.stem(str(value)).replace("\\", "/").rstrip("/").rpartition("/")[2].removesuffix(".npz")
     return "".join(c if c.isalnum() or c in "._+-" else "_" for c in last[:_LONGEST_PART])

@@ -23,6 +23,9 @@ def dump(section: "Section", path: str, skip: Iterable[str] = ()) -> str:
         if isinstance(given, BaseModel):
             table = f"{path}.{name}" if path else name
             tables.append(f"\n[{table}]\n{dump(getattr(section, name), table)}")
+        elif isinstance(given, dict):
+            own = "".join(f"{key} = {value(one)}\n" for key, one in given.items())
+            tables += [f"\n[{path}.{name}]\n{own}"] if given else []
         else:
             shown = NONE if given is None and section.unsets(name) else given
             lines.append(f"# {name} is not set" if shown is None else f"{name} = {value(shown)}")
@@ -37,6 +40,8 @@ def value(given: Any) -> str:
         return repr(given)
     if isinstance(given, list | tuple):
         return "[" + ", ".join(map(value, given)) + "]"
+    if isinstance(given, dict):
+        return "{" + ", ".join(f"{key} = {value(one)}" for key, one in given.items()) + "}"
     assert isinstance(given, str), given
     return f'"{printable(given, _ESCAPES)}"'
 
@@ -56,6 +61,8 @@ def type_name(annotation: Any) -> str:
         return "one of " + ", ".join(map(value, parts))
     if get_origin(annotation) is list:
         return f"list of {type_name(parts[0])}"
+    if get_origin(annotation) is dict:
+        return "table"
     if parts:  # only unions with None
         return type_name(next(part for part in parts if part is not type(None)))
     return str(annotation.__name__)

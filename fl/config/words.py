@@ -1,6 +1,7 @@
 """What is wrong with a configuration, in words: one line per problem, with the key that was meant."""
 
 import difflib
+import math
 import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ _TYPES = {
     "string_type": "a string",
     "bool_type": "true or false",
     "list_type": "a list",
+    "dict_type": "a table of names and values",
     "model_type": "a section (a table of keys)",
 }
 
@@ -86,6 +88,23 @@ def _section(key: str) -> str:
 
 def _last(key: str) -> str:
     return key.rpartition(".")[2]
+
+
+def free_table(table: dict[str, Any]) -> dict[str, Any]:
+    """`table` itself, where it can be given to a function and written to a file. Else a ValueError."""
+    for name, value in table.items():
+        if not name.isidentifier() or not _is_plain(value):
+            raise ValueError(
+                "expected names of arguments with finite numbers, strings, true, false or lists of these, "
+                f"got {name} = {shown(value)}"
+            )
+    return table
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
 
 
 def run_name(text: str) -> str:

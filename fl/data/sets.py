@@ -3,6 +3,7 @@
     digits      1,797 handwritten digits, 8 x 8: inside the package
     cifar10     root/cifar-10-batches-bin/      cifar100    root/cifar-100-binary/
     ham10000    root/ham10000.npz               NAME        root/NAME.npz, any other name (npz.py)
+    FILE.py:NAME, package.module:NAME           a function of the user's own (own.py)
     PATH        a name with a / in it, or that ends in .npz: that file, from the working directory
 
 root is the argument, else the environment variable SPARSE_DATA, else ./data. Nothing is ever downloaded.
@@ -18,8 +19,9 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
+from fl.config import code
 from fl.config.source import is_path
-from fl.data import cifar, memory, npz
+from fl.data import cifar, memory, npz, own
 from fl.data.dataset import Dataset, X, standardised
 
 _CIFAR_PAGE = "the CIFAR page of Alex Krizhevsky (www.cs.toronto.edu/~kriz/cifar.html)"
@@ -39,7 +41,9 @@ def load(
     Dataset(digits, 1,438 + 359 images (1, 8, 8), 10 classes)
     """
     folder = data_root(root)
-    if name == "digits":
+    if code.reference(name) is not None:
+        data = own.from_code(name, natural=natural)
+    elif name == "digits":
         data = npz.read(name, Path(__file__).with_name("digits.npz"))
     elif name in BINARIES:
         data = _cifar(BINARIES[name], folder)

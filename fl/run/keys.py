@@ -5,10 +5,10 @@ costs of a comparison, the checks of what is read and docs/reference/metrics.md 
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from fl import algorithms
+from fl.config import code
 from fl.keys import Figure, Key, Level, Where
 from fl.run.meters import METERS
 
@@ -226,7 +226,7 @@ def _is_ours(algorithm: object) -> bool:
 
 def _module(algorithm: str) -> Any:
     """As it is registered: nothing is imported."""
-    return algorithms.registered().get(Path(algorithm).stem)
+    return algorithms.registered().get(code.stem(algorithm))
 
 
 def costs() -> tuple[Key, ...]:

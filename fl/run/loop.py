@@ -77,7 +77,7 @@ class Run:
     def __init__(self, cfg: Config, setting: Setting, topology: Topology, options: Options) -> None:
         self.cfg, self.setting, self.topology, self.options = cfg, setting, topology, options
         self.after, self.book = BEGIN, Memory()  # type: After, Book
-        self.algorithm = algorithms.registered()[cfg.algorithm]
+        self.algorithm = algorithms.find(cfg.algorithm)
         self._saved_bytes, self._saved_s, self._saved_at = 0, 0.0, 0.0
 
     def restored(self, folder: Path, head: Head) -> After:

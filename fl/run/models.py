@@ -85,7 +85,7 @@ def read(path: Path | str, own: Own = NOTHING) -> Trained:
         raise RunDirError(
             f"expected a checkpoint in {folder}, got none: no round was finished, or they were removed"
         )
-    algorithm, setting = algorithms.registered()[cfg.algorithm], setup.prepare(cfg, own)
+    algorithm, setting = algorithms.find(cfg.algorithm), setup.prepare(cfg, own)
 
     def restored(head: checkpoint.Head) -> tuple[int, Any]:
         restore.same_config(head, cfg)

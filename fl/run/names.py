@@ -7,6 +7,7 @@ import re
 
 CONFIG = "config.toml"
 PARTITION = "partition.json"
+CODE = "code.json"
 HISTORY = "history.json"
 METRICS = "metrics.jsonl"
 CLIENTS = "clients.jsonl"
@@ -23,7 +24,7 @@ LOCK = ".lock"
 
 GROWING = (METRICS, CLIENTS)  # lines are appended; checkpoints remember how far they go
 FILES = (
-    *(CONFIG, PARTITION, HISTORY, METRICS, METRICS_CSV, CLIENTS, SUMMARY, REPORT),
+    *(CONFIG, PARTITION, CODE, HISTORY, METRICS, METRICS_CSV, CLIENTS, SUMMARY, REPORT),
     *(FAILED, PLAN, COMPARISON, COMPARISON_TEXT, COMPARISON_CSV, COMPARISON_LATEX, LOCK),
 )
 DRAFTS = tuple(f".{name}.new" for name in FILES)  # of files that are written whole

@@ -4,7 +4,6 @@ import copy
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from torch import nn
 from fl import rng
 from fl.config import Config, ConfigError
 from fl.data import Dataset, Partition, partition_by_lists
+from fl.train.own import sizes
 
 _DIVIDED = ", own partition"
 _NAMED = "<{}>"  # such a name is no file, no module and no data set: nobody takes it for one
@@ -114,7 +114,7 @@ def network(given: nn.Module | Callable[..., nn.Module], data: Dataset, seed: in
 
 def _made(given: Callable[..., nn.Module], data: Dataset, seed: int) -> nn.Module:
     takes = inspect.signature(given).parameters
-    options = {name: value for name, value in _sizes(data).items() if name in takes}
+    options = {name: value for name, value in sizes(data).items() if name in takes}
     needed = [
         name
         for name, one in takes.items()
@@ -122,7 +122,7 @@ def _made(given: Callable[..., nn.Module], data: Dataset, seed: int) -> nn.Modul
     ]
     if unknown := [name for name in needed if name not in options]:
         raise ConfigError(
-            f"network: expected arguments out of {list(_sizes(data))}, or with a default, got {unknown} "
+            f"network: expected arguments out of {list(sizes(data))}, or with a default, got {unknown} "
             f"of {_name(given)}"
         )
     with torch.random.fork_rng(devices=[]):
@@ -131,15 +131,6 @@ def _made(given: Callable[..., nn.Module], data: Dataset, seed: int) -> nn.Modul
     if not isinstance(net, nn.Module):
         raise ConfigError(f"network: expected a torch module of {_name(given)}, got {_kind(net)}")
     return net
-
-
-def _sizes(data: Dataset) -> dict[str, Any]:
-    found: dict[str, Any] = {"num_classes": data.num_classes, "shape": tuple(data.shape)}
-    found["in_features"] = prod(data.shape)
-    if len(data.shape) == 3:
-        channels, height, width = data.shape
-        found |= {"in_channels": channels, "size": height if height == width else (height, width)}
-    return found
 
 
 def _check_output(net: nn.Module, name: str, data: Dataset) -> None:

@@ -2,6 +2,7 @@
 
     config.toml       the complete configuration; `sparsefl run DIR/config.toml` repeats the run
     partition.json    {"classes": names, "train": counts [client][class], "test": counts [client][class]}
+    code.json         of runs with code of others: where it came from and a hash of it, see fl/run/origins.py
     history.json      where and how the rounds ran, see fl/run/history.py
     metrics.jsonl     one object per round
     clients.jsonl     one object per client and round in which it trained

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from fl import config
 from fl.config import Config, Loaded
 from fl.errors import Interrupted, RunDirError
-from fl.run import checkpoint, files, recorded, restore
+from fl.run import checkpoint, files, origins, recorded, restore
 from fl.run.checkpoint import Head
 from fl.run.events import Listener
 from fl.run.loop import After, Options, Run, Summary
@@ -37,6 +37,7 @@ def resume(path: Path | str, options: Options = _DEFAULT) -> Summary:
         if done is not None:
             return done
         made = Simulation(cfg, out=run, options=options)
+        origins.compare(run, cfg, options.listener)
 
         def restored(head: Head) -> After:
             restore.same_config(head, cfg)
@@ -81,7 +82,9 @@ def _without_checkpoint(run: RunDir, cfg: Config, options: Options) -> Summary:
             f"rounds: put the folder back; or start again, which removes them, with "
             f"sparsefl run {run / CONFIG} --out {run.path} --overwrite"
         )
-    return _finished(Simulation(cfg, out=run, options=options))
+    made = Simulation(cfg, out=run, options=options)
+    origins.write(run, cfg)  # no round is done: it starts now
+    return _finished(made)
 
 
 def _ended(run: RunDir, cfg: Config, listener: Listener) -> Summary | None:

@@ -10,7 +10,7 @@ from torch import nn
 from fl import config
 from fl.config import Config, ConfigError, Loaded
 from fl.config import text as config_text
-from fl.run import setup
+from fl.run import origins, setup
 from fl.run.book import Book, Files, Memory
 from fl.run.events import Listener
 from fl.run.loop import Options, Run, Summary
@@ -150,6 +150,7 @@ class Simulation:
         else:
             with RunDir.create(self._out, self.loop.options.overwrite) as run:
                 run.write_text(CONFIG, config.dumps(self.config, self._notes))  # from now on it holds a run
+                origins.write(run, self.config)
                 self._written = True
                 yield Files(run)
 

@@ -15,8 +15,9 @@ from torch import nn
 
 import sparse_engine as se
 from fl import rng
-from fl.config import ConfigError, Model
+from fl.config import ConfigError, Model, code, words
 from fl.data import Dataset, memory
+from fl.train import own
 
 _OPTIONS = ("norm", "width", "hidden", "dropout")
 _SIDES = range(1, 257)  # pixels: where to look for images that a network can take
@@ -25,8 +26,16 @@ _SIDES = range(1, 257)  # pixels: where to look for images that a network can ta
 def build(model: Model, data: Dataset, seed: int) -> nn.Module:
     """w0 depends on `seed` and the network alone; torch's own random state is left as it was."""
     names = [name for name in se.models.__all__ if name != "by_name"]
+    installed = {} if model.name in names else code.installed("model.name")
+    if code.reference(model.name) is not None or model.name in installed:
+        found = code.called(model.name, "model.name").value
+        return own.make(found, model.options, data, seed, model.name)
     if model.name not in names:
-        raise ConfigError(f"model.name: expected a network out of {names}, got {model.name!r}")
+        known = [*names, *installed]
+        raise ConfigError(
+            f"model.name: expected a network out of {known}, FILE.py:NAME or package.module:NAME, "
+            f"got {model.name!r}{words.nearest(model.name, known)}"
+        )
     takes = inspect.signature(getattr(se.models, model.name)).parameters
     options = _options(model, list(takes))
     sizes = {
@@ -48,8 +57,8 @@ def check_batches(net: nn.Module, data: Dataset, sizes: Collection[int], batch_s
     if not alone or not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in net.modules()):
         return
     try:
-        with torch.no_grad():
-            copy.deepcopy(net).to("meta").train()(torch.empty((1, *data.shape), device="meta"))
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            copy.deepcopy(net).train()(torch.zeros((1, *data.shape)))
     except ValueError as wrong:
         raise ConfigError(
             f"training.batch_size: expected no batch of one sample, because BatchNorm needs two values per "

@@ -26,9 +26,9 @@ def tenth(tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "tenth.py").write_text(source)
     monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(folder)])
-    algorithms.registered.cache_clear()
+    algorithms.shipped.cache_clear()
     yield "tenth"
-    algorithms.registered.cache_clear()
+    algorithms.shipped.cache_clear()
     sys.modules.pop("fl.algorithms.tenth")
     del algorithms.tenth
 
@@ -63,5 +63,5 @@ def test_its_settings_are_checked_and_listed(tenth, tiny):
 
 
 def test_it_is_gone_afterwards(tiny):
-    with pytest.raises(ConfigError, match="algorithm: expected one of"):
+    with pytest.raises(ConfigError, match="algorithm: expected FILE.py or one of"):
         tiny("algorithm=tenth")

@@ -1,0 +1,177 @@
+"""`sparsefl run` with a network, data and an algorithm of one's own; the trust that a run directory needs."""
+
+import json
+from importlib.metadata import EntryPoint
+
+import pytest
+from own_code import ALGORITHM, LOADER, NETS
+from typer.testing import CliRunner
+
+from fl import algorithms
+from fl.cli.app import app
+from fl.config import code
+
+QUICK = (
+    *("num_clients=4", "num_rounds=2", "training.epochs=1", "training.batch_size=16", "topology.degree=2"),
+    *("data.train_per_client=40", "data.test_per_client=20"),
+)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("nets.py", NETS), ("loader.py", LOADER), ("mine.py", ALGORITHM)):
+        (tmp_path / name).write_text(text)
+    yield tmp_path
+    new_process()
+
+
+def new_process():
+    code.forget()
+    algorithms.forget()
+
+
+def sparsefl(*args, code_of=0):
+    done = CliRunner().invoke(app, [str(arg) for arg in args], prog_name="sparsefl")
+    assert done.exit_code == code_of, done.output
+    return done.output.replace("\n", " ")
+
+
+def run(*changes, out="run", **more):
+    sets = (part for one in (*QUICK, *changes) for part in ("--set", one))
+    return sparsefl("run", "demo", "--out", out, "--workers", 1, *sets, **more)
+
+
+def unfinished(path):
+    """As if it had been stopped after the first round."""
+    (path / "summary.json").unlink()
+    last = max((path / "checkpoint").glob("round-*"))
+    for file in last.iterdir():
+        file.unlink()
+    last.rmdir()
+
+
+def test_a_network_of_ones_own_and_what_resuming_needs(here):
+    told = run("model.name=nets.py:TinyNet", "model.options.hidden=4")
+    assert "da_dpfl on digits, nets.py:TinyNet" in told
+    recorded = json.loads((here / "run" / "code.json").read_text())
+    assert recorded["model.name"]["name"] == "nets.py:TinyNet" and len(recorded["model.name"]["sha256"]) == 64
+    metrics = (here / "run" / "metrics.jsonl").read_text()
+    new_process()
+    sparsefl("report", "run")  # shows the network, and runs none of it
+    unfinished(here / "run")
+    refused = sparsefl("run", "--resume", "run", code_of=2)
+    assert "allow to import nets.py" in refused and "--code nets.py, or --trust" in refused
+    assert "not what the run was started with" not in sparsefl("run", "--resume", "run", "--code", "nets.py")
+    again = (here / "run" / "metrics.jsonl").read_text()
+    timeless = [
+        [{**json.loads(one), "wall_s": 0, "train_s": 0} for one in x.splitlines()] for x in (metrics, again)
+    ]
+    assert timeless[0] == timeless[1]
+
+
+def test_changed_code_is_noted(here):
+    run("model.name=nets.py:TinyNet")
+    unfinished(here / "run")
+    new_process()
+    (here / "nets.py").write_text(NETS + "\n# more")
+    sparsefl("run", "--resume", "run", code_of=2)
+    told = sparsefl("run", "--resume", "run", "--trust")
+    assert "nets.py:TinyNet (model.name) is not what the run was started with: nets.py with SHA-256" in told
+
+
+def test_data_of_ones_own(here):
+    told = run("data.name=loader.py:load", "num_rounds=1", "model.width=4")
+    assert "demo-loader: da_dpfl on loader.py:load" in told
+    parts = json.loads((here / "run" / "partition.json").read_text())
+    assert parts["classes"] == ["0", "1", "2", "3"]
+    assert "data.name" in json.loads((here / "run" / "code.json").read_text())
+    wrong = run("data.name=loader.py:torn", out="torn", code_of=2)
+    assert "data.name: of loader.py:torn: expected (x, y), " in wrong and "got 3 values" in wrong
+    assert not (here / "torn").exists()
+
+
+def test_an_algorithm_of_ones_own_and_its_section(here):
+    (here / "mine.toml").write_text(
+        'extends = "demo"\nalgorithm = "mine.py"\nnum_clients = 4\nnum_rounds = 2\n[mine]\nshare = 0.25\n'
+        "[topology]\ndegree = 2\n[data]\ntrain_per_client = 40\ntest_per_client = 20\n"
+        "[training]\nepochs = 1\n"
+    )
+    assert "mine.py on digits" in sparsefl("run", "mine.toml", "--out", "run", "--workers", 1)
+    text = (here / "run" / "config.toml").read_text()
+    assert 'algorithm = "mine.py"' in text and "[mine]\nshare = 0.25" in text
+    unfinished(here / "run")
+    for command in (("report", "run"), ("run", "--resume", "run"), ("run", "run")):
+        new_process()
+        assert "algorithm: expected that you allow to import mine.py" in sparsefl(*command, code_of=2)
+    sparsefl("report", "run", "--code", "mine.py")
+    new_process()
+    sparsefl("run", "--resume", "run", "--trust")
+    wrong = sparsefl("run", "mine.toml", "--set", "mine.share=2.0", code_of=2)
+    assert "mine.share: expected a number up to 1.0, got 2.0" in wrong
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("mine.py", "", "in mine.py, got no Config and no init and no run_round"),
+        ("mine.py", ALGORITHM.replace("def init", "def start"), "in mine.py, got no init"),
+        (
+            "mine.py",
+            "Config = 3\ninit = run_round = print",
+            "expected a subclass of fl.config.Section, got 3",
+        ),
+        (
+            "mine.py",
+            ALGORITHM.replace(" = 0.5", ""),
+            "a default of every key of Config in mine.py, got share",
+        ),
+        ("mine.py", ALGORITHM + "\nx = unknown", "NameError: name 'unknown' is not defined"),
+        ("da_dpfl.py", ALGORITHM, "that of a new section, got da_dpfl.py"),
+        ("data.py", ALGORITHM, "that of a new section, got data.py"),
+        ("my-own.py", ALGORITHM, "that of a new section, got my-own.py"),
+    ],
+)
+def test_files_that_are_no_algorithm(here, file, text, message):
+    (here / file).write_text(text)
+    assert message in run(f"algorithm={file}", code_of=2)
+
+
+def test_a_comparison_with_an_algorithm_of_ones_own(here):
+    sets = [part for one in QUICK for part in ("--set", one)]
+    arguments = ("--algorithms", "dispfl,mine.py", "--out", "both", "--workers", 1)
+    assert "mine" in sparsefl("compare", "demo", *arguments, *sets)
+    assert (here / "both" / "mine-seed-0" / "code.json").exists()
+    new_process()
+    assert "allow to import mine.py" in sparsefl("report", "both", code_of=1)
+    sparsefl("report", "both", "--trust")
+
+
+def test_entry_points_are_listed_and_run(here, monkeypatch):
+    points = [
+        EntryPoint("theirs", "mine", "sparsefl.algorithms"),
+        EntryPoint("ruined", "nowhere_to_be_found", "sparsefl.algorithms"),
+        EntryPoint("tiny", "nets:TinyNet", "sparsefl.networks"),
+    ]
+    monkeypatch.syspath_prepend(here)
+    monkeypatch.setattr(code, "entry_points", lambda group: [one for one in points if one.group == group])
+    caches = (code.installed, algorithms.installed)
+    for one in caches:
+        one.cache_clear()
+    try:
+        listed = sparsefl("list")
+        assert (
+            "theirs" in listed
+            and "ruined" in listed
+            and "cannot be used: " in listed
+            and "(from nets:T" in listed
+        )
+        run("algorithm=theirs", "theirs.share=0.25", "model.name=tiny", "model.options.hidden=4")
+        recorded = json.loads((here / "run" / "code.json").read_text())
+        assert (
+            recorded["algorithm"]["origin"] == "mine" and recorded["model.name"]["origin"] == "nets:TinyNet"
+        )
+        assert "expected ruined of" in run("algorithm=ruined", out="ruined", code_of=2)
+    finally:
+        for one in caches:
+            one.cache_clear()
