@@ -1,7 +1,8 @@
-"""Tensors in, tensors out: the compute kernels, each on three backends (reference, cpu, triton).
+"""Tensors in, tensors out: the compute kernels, on up to three backends (reference, cpu, triton).
 
 No autograd, no modules, no files and no clients here. Every sub-package is one operation with the same
-four files: `__init__` (the maths, the checks, one call), `_reference`, `_cpu`, `_triton`.
+files: `__init__` (the maths, the checks, one call), `_reference`, `_cpu`, and `_triton` for models at rest.
+Layers and the coders of messages have no `_triton` yet.
 """
 
 from sparsefl.kernels.native import num_threads, use_threads
