@@ -14,24 +14,19 @@ dense of one seed) is given too.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
-from time import perf_counter, process_time
+from time import process_time
 from typing import Any
 
-import torch
-
-from fl import algorithms, config
-from fl.algorithms.base import Env, mean
+from fl import config
 from fl.config import Config
+from fl.keys import Key
 from fl.report import picture
-from fl.run import setup
-from fl.run.executor import Threads
-from fl.train.setting import Setting
-from fl.world import topology
-from fl.world.devices import DeviceModel
+from fl.run.loop import Options
+from fl.run.meters import usual
+from fl.run.simulation import Simulation
 from sparse_engine.hardware import cores
 from sparsefl.bench import report, running
 from sparsefl.bench.meta import meta
@@ -39,6 +34,8 @@ from sparsefl.bench.meta import meta
 Row = dict[str, Any]
 KERNELS = ("sparse", "dense")
 TIMES = ("train_s", "wall_s", "cpu_s")
+_COLUMNS = {"accuracy": "accuracy_mean", "accuracy_before": "accuracy_before", "loss": "loss",
+            "density": "density_mean", "pruned": "pruned", **{key: key for key in TIMES}}  # fmt: skip
 QUICK = ("num_clients=4", "topology.degree=2", "num_rounds=3", "training.epochs=1")
 
 
@@ -90,58 +87,38 @@ def results(
 
 def run(cfg: Config, seeds: Sequence[int], workers: int) -> Iterator[Row]:
     """A row a seed, round and kind of kernel."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # as every run does: clients are what is parallel
-    try:
-        for seed in seeds:
-            yield from _seed(config.changed(cfg, [f"seed={seed}"]), workers)
-    finally:
-        torch.set_num_threads(before)
+    for seed in seeds:
+        yield from _seed(config.changed(cfg, [f"seed={seed}"]), workers)
 
 
 def _seed(cfg: Config, workers: int) -> Iterator[Row]:
-    setting = setup.prepare(cfg)
     with ExitStack() as stack:
-        runs = {kernels: _Contestant(cfg, setting, kernels, workers, stack) for kernels in KERNELS}
+        runs = {kernels: _lines(cfg, kernels, workers, stack) for kernels in KERNELS}
         for t in range(cfg.num_rounds):
             for kernels in KERNELS if t % 2 == 0 else reversed(KERNELS):
-                yield {"seed": cfg.seed, "round": t, "kernels": kernels, **runs[kernels].round(t)}
+                line = next(runs[kernels])
+                found = {name: line.get(key, 0) for name, key in _COLUMNS.items()}
+                yield {"seed": cfg.seed, "round": t, "kernels": kernels, **found}
 
 
-class _Contestant:
-    """One of the two runs, a round at a time."""
-
-    def __init__(self, cfg: Config, setting: Setting, kernels: str, workers: int, stack: ExitStack) -> None:
-        training = setting.training.model_copy(update={"kernels": kernels})
-        executor = stack.enter_context(Threads(replace(setting, training=training), workers))
-        self.algorithm = algorithms.registered()[cfg.algorithm]
-        self.env = _env(cfg, setting, executor)
-        self.state = self.algorithm.init(self.env)
-
-    def round(self, t: int) -> Row:
-        began, processor = perf_counter(), process_time()
-        result = self.algorithm.run_round(self.state, t, self.env)
-        seconds, cpu_s = perf_counter() - began, process_time() - processor
-        self.state = result.state
-        reports = [*result.reports.values()]
-        return {
-            "accuracy": mean(report.accuracy for report in reports),
-            "accuracy_before": mean(report.accuracy_before for report in reports),
-            "loss": mean(report.loss for report in reports),
-            "density": fmean(model.density for model in result.models),
-            "pruned": sum(result.columns.get("pruned", ())),
-            "train_s": sum(report.train_s for report in reports),
-            "wall_s": seconds,
-            "cpu_s": cpu_s,
-        }
+def _lines(cfg: Config, kernels: str, workers: int, stack: ExitStack) -> Iterator[Row]:
+    """One of the two runs, a round at a time, without files."""
+    options = Options(workers, meters=[*usual(), _Processor()])
+    made = Simulation(config.changed(cfg, [f"training.kernels={kernels}"]), options=options)
+    stack.callback(made.close)
+    return iter(made)
 
 
-def _env(cfg: Config, setting: Setting, executor: Threads) -> Env:
-    given = cfg.topology.model_dump()
-    graph = topology.make(given.pop("kind"), cfg.num_clients, seed=cfg.seed, **given)
-    sizes = cfg.num_clients, cfg.num_rounds, cfg.seed
-    devices = DeviceModel(**dict(cfg.devices))
-    return Env(cfg.settings, *sizes, setting.initial, graph, executor, devices, cfg.messages, cfg.training)
+class _Processor:
+    """Seconds of the processor that a round took: a Meter."""
+
+    keys = (Key("cpu_s", "of the processor, in the whole round", unit="s", kind="measured"),)
+
+    def start(self) -> None:
+        self._began = process_time()
+
+    def stop(self) -> dict[str, float | None]:
+        return {"cpu_s": process_time() - self._began}
 
 
 def summarise(rows: Sequence[Row]) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def test_the_command_writes_a_table_and_the_curves(tmp_path, capsys, monkeypatch
 
 def test_a_plot_is_refused_before_the_runs(capsys):
     assert bench.main(["rounds", "--quick", "--plot", "curves.pdf"]) == 2
-    assert "ends in .html or .png, got curves.pdf" in capsys.readouterr().err
+    assert "ends in .html, .png or .svg, got curves.pdf" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(browser.CHROMIUM is None, reason="no Chromium")
