@@ -3,8 +3,9 @@
 This file decides how many input channels make a block, and builds the order.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import ceil
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sparsefl.kernels import bitmap, memory
+from sparsefl.kernels.layout import Bitmap
 from sparsefl.kernels.native import extension, pointer
 from sparsefl.kernels.sparse_conv import Conv
 from sparsefl.kernels.sparse_conv._cpu_planes import Axis, Planes
@@ -61,9 +63,15 @@ class DenseSweep:
     taps: int
     block: int
     offsets: Tensor
-    index: Tensor  # [rows in threes, taps, 3]: the packed position of each weight; -1 where none is stored
     tiles: int  # of a row that the weight gradient takes together
     gradient_block: int
+    make_index: Callable[[], Tensor]
+
+    @cached_property
+    def index(self) -> Tensor:
+        """int32 [rows in threes, taps, 3]: the packed position of each weight; -1 where none is stored. Made
+        when first asked for: it is as large as the weight, and the weight gradient does without."""
+        return self.make_index()
 
     @cached_property
     def native(self) -> Any:
@@ -126,21 +134,27 @@ def _dense_sweep(conv: Conv, planes: Planes, direction: str, axes: list[Axis]) -
     used = np.flatnonzero(at >= 0)
     channels = np.arange(planes.channels, dtype=np.int64) * 4 * planes.channel_size
     offsets = (channels[:, None] + at.reshape(-1)[used]).reshape(-1).astype(np.uint32).view(np.int32)
-    mask = bitmap.to_mask(conv.bitmap).numpy()
-    stored = np.where(mask, np.cumsum(mask) - 1, -1).reshape(conv.out_channels, conv.in_channels, conv.taps)
-    weights = stored[:, :, used] if direction == "forward" else stored[:, :, used].transpose(1, 0, 2)
-    rows, taps = weights.shape[0], weights.shape[1] * weights.shape[2]
-    index = np.full((ceil(rows / 3) * 3, taps), -1, dtype=np.int32)
-    index[:rows] = weights.reshape(rows, taps)
-    index = np.ascontiguousarray(index.reshape(-(-rows // 3), 3, taps).transpose(0, 2, 1))
+    rows = conv.out_channels if direction == "forward" else conv.in_channels
+    taps = planes.channels * len(used)
     channels_of_block = _block(conv, planes, at)
     width = conv.output_size(planes.height, planes.width)[1] if direction == "forward" else 1
     across = ceil(width * planes.lanes / extension().conv_tile())
     tiles = next(n for n in (4, 2, 1) if across % n == 0)
     each = max(1, len(used))
     fewer = max(1, channels_of_block // tiles)
-    lists = torch.from_numpy(offsets), torch.from_numpy(index)
-    return DenseSweep(rows, taps, channels_of_block * each, *lists, tiles, fewer * each)
+    make_index = partial(_dense_index, conv.bitmap, (*conv.shape[:2], conv.taps), used, direction)
+    block, at_once = channels_of_block * each, fewer * each
+    return DenseSweep(rows, taps, block, torch.from_numpy(offsets), tiles, at_once, make_index)
+
+
+def _dense_index(stored: Bitmap, shape: tuple[int, ...], used: np.ndarray, direction: str) -> Tensor:
+    mask = bitmap.to_mask(stored).numpy()
+    position = np.where(mask, np.cumsum(mask) - 1, -1).reshape(shape)[:, :, used]
+    weights = position if direction == "forward" else position.transpose(1, 0, 2)
+    rows, taps = weights.shape[0], weights.shape[1] * weights.shape[2]
+    index = np.full((ceil(rows / 3) * 3, taps), -1, dtype=np.int32)
+    index[:rows] = weights.reshape(rows, taps)
+    return torch.from_numpy(np.ascontiguousarray(index.reshape(-(-rows // 3), 3, taps).transpose(0, 2, 1)))
 
 
 def _tap_bytes(conv: Conv, planes: Planes, axes: list[Axis]) -> np.ndarray:

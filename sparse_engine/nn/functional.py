@@ -7,6 +7,8 @@ Images are [N, C, H, W] in any memory order; results are batch-last (sparse_engi
 """
 
 from collections.abc import Callable
+from functools import lru_cache
+from math import prod
 from typing import Any
 
 import torch
@@ -78,15 +80,22 @@ def _kernel(conv: Conv, direction: str, x: Tensor) -> str:
 
 
 def dense_gradient(conv: Conv, x: Tensor, dy: Tensor) -> Tensor:
-    """Return the gradient of every entry, stored or not, in the weight's shape; x and dy are planes."""
-    full = Conv(
-        bitmap.full(conv.bitmap.segments, x.device),
-        conv.out_channels,
-        conv.in_channels,
-        conv.kernel,
-        conv.stride,
-        conv.padding,
-        conv.dilation,
-    )
+    """The gradient of every entry, stored or not, in the weight's shape; x and dy are planes [C, H, W, N]."""
+    full = full_conv(tuple(conv.shape), conv.stride, conv.padding, conv.dilation, x.device)
     kernel = _kernel(full, "weight_gradient", x)
     return sparse_conv.weight_gradient(full, x, dy, kernel=kernel).view(conv.shape)
+
+
+@lru_cache(maxsize=128)
+def full_conv(
+    shape: tuple[int, ...],
+    stride: int,
+    padding: tuple[int, int],
+    dilation: tuple[int, int],
+    device: torch.device,
+) -> Conv:
+    """The convolution that stores every entry of a weight `shape` [out, in, height, width]. Layers that are
+    alike share one and its plans; those that were not used for long are dropped."""
+    out, into, height, width = shape
+    every = bitmap.full((prod(shape),), device)
+    return Conv(every, out, into, (height, width), stride, padding, dilation)

@@ -16,9 +16,7 @@ from torch.overrides import TorchFunctionMode
 from sparse_engine.nn import functional, norms_and_pools
 from sparse_engine.nn.batch_last import is_batch_last
 from sparse_engine.nn.layer import SparseLayer
-from sparsefl.kernels import bitmap
 from sparsefl.kernels.pool import Window
-from sparsefl.kernels.sparse_conv import Conv
 
 
 class BatchLast(TorchFunctionMode):
@@ -76,12 +74,8 @@ def _conv2d(
     stride, dilation = _pair(stride), _pair(dilation)
     if groups != 1 or stride[0] != stride[1] or isinstance(padding, str) or weight.dtype != torch.float32:
         return NotImplemented
-    key = (tuple(weight.shape), stride, _pair(padding), dilation)
-    if key not in _dense_convs:
-        full = bitmap.full((weight.numel(),))
-        out, into, kernel = weight.shape[0], weight.shape[1], _pair(weight.shape[2:])
-        _dense_convs[key] = Conv(full, out, into, kernel, stride[0], key[2], dilation)
-    return functional.conv2d(x, weight.reshape(-1), _dense_convs[key], bias)
+    full = functional.full_conv(tuple(weight.shape), stride[0], _pair(padding), dilation, weight.device)
+    return functional.conv2d(x, weight.reshape(-1), full, bias)
 
 
 def _group_norm(
@@ -169,7 +163,6 @@ def _pair(x: Any) -> tuple[int, int]:
     return (x, x) if isinstance(x, int) else (int(x[0]), int(x[-1]))
 
 
-_dense_convs: dict[tuple, Conv] = {}
 _KERNELS: dict[Callable, Callable[..., Any]] = {
     F.conv2d: _conv2d,
     F.group_norm: _group_norm,

@@ -13,7 +13,7 @@ import sparse_engine as se
 from sparse_engine.nn import SparseConv2d, SparseLinear, functional
 from sparse_engine.nn.batch_last import is_batch_last
 from sparse_engine.nn.optim import SparseSGD
-from sparsefl.kernels import bitmap, use_backend
+from sparsefl.kernels import bitmap, sparse_conv, use_backend
 from sparsefl.kernels.sparse_conv import Conv
 
 
@@ -223,6 +223,35 @@ def test_gradcheck_in_float64():
         assert torch.autograd.gradcheck(
             lambda *t: functional.conv2d(t[0], t[1], conv, t[2]), (x, values, bias)
         )
+
+
+def test_full_convolutions_are_planned_once_and_dropped_in_time(net, batch, monkeypatch):
+    made = []
+    monkeypatch.setattr(functional, "Conv", lambda *how: made.append(how) or Conv(*how))
+    functional.full_conv.cache_clear()
+    sparse = se.sparsify(net, density=0.3, seed=1)
+    for _ in range(3):
+        with se.dense_gradients(sparse, lambda *_: None):
+            gradients(sparse, *batch)
+    assert len(made) == len(set(how[1:] for how in made)) == functional.full_conv.cache_info().currsize
+    for out in range(1, 200):
+        functional.full_conv((out, 1, 1, 1), 1, (0, 0), (1, 1), torch.device("cpu"))
+    assert functional.full_conv.cache_info().currsize == 128
+    functional.full_conv.cache_clear()
+
+
+def test_full_convolutions_are_kept_per_device():
+    how = (2, 1, 1, 1), 1, (0, 0), (1, 1)
+    first = functional.full_conv(*how, torch.device("cpu"))
+    assert functional.full_conv(*how, torch.device("cpu")) is first
+    assert functional.full_conv(*how, torch.device("cpu", 0)) is not first
+
+
+def test_the_weight_gradient_of_a_full_convolution_makes_no_index_of_its_weights():
+    conv = functional.full_conv((5, 4, 3, 3), 2, (1, 1), (1, 1), torch.device("cpu"))
+    sparse_conv.weight_gradient(conv, torch.randn(4, 6, 6, 2), torch.randn(5, 3, 3, 2), kernel="dense")
+    sweeps = [x for x in conv.plans.values() if hasattr(x, "make_index")]
+    assert sweeps and not any("index" in vars(sweep) for sweep in sweeps)
 
 
 def test_dense_gradients_come_one_layer_at_a_time(net, batch):
