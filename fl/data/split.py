@@ -26,6 +26,7 @@ def split(
     """
     if not 0 < share < 1:
         raise ValueError(f"expected a share of test samples between 0 and 1, got {share}")
+    natural = natural and groups is not None
     if groups is None:
         groups = np.arange(len(labels))
     if groups.shape != labels.shape:

@@ -70,6 +70,10 @@ def test_a_group_of_one_sample_is_for_training():
     assert data.test.groups.tolist() == ["many"] and "one" in data.train.groups
 
 
+def test_natural_clients_without_groups_are_the_usual_split():
+    np.testing.assert_array_equal(from_arrays(X, Y, natural=True).test.x, from_arrays(X, Y).test.x)
+
+
 @pytest.mark.parametrize(("classes", "names"), [(6, tuple("012345")), (list("abcd"), tuple("abcd"))])
 def test_classes_by_number_or_name(classes, names):
     assert from_arrays(X, Y, classes=classes).classes == names
