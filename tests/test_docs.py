@@ -11,7 +11,7 @@ DOCUMENTS = sorted(
     path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 )
 PACKAGES = ("kernels", "sparse_engine", "fl", "bench")
-FOLDERS = (*PACKAGES, "tests", "docs", "sparsefl")
+FOLDERS = (*PACKAGES, "tests", "docs", "examples", "sparsefl")
 PATH = re.compile(rf"(?<![\w/.-])(?:{'|'.join(FOLDERS)})/[\w./<>*-]*\w")
 MODULE = re.compile(rf"(?<![\w/.-])(?:sparsefl\.)?({'|'.join(PACKAGES)})\.([a-z_]\w*)")
 PLACEHOLDERS = re.compile(r"[<>*]")  # fl/algorithms/<name>.py
