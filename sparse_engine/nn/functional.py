@@ -45,7 +45,11 @@ def linear(
 
 
 class _Conv2d(torch.autograd.Function):
-    """Works on planes [C, H, W, N]. The result is no view, so that a ReLU may change it in place."""
+    """Works on planes [C, H, W, N]. The result is no view, so that a ReLU may change it in place.
+
+    The weight gradient copies x into bordered planes once more. Those of the forward pass are not kept:
+    for ResNet18 of density 0.2 and 32 images they would add 40 MB to the 85 MB of inputs that backward needs.
+    """
 
     @staticmethod
     def forward(
