@@ -3,12 +3,13 @@
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from torch import nn
 
-from fl import config
-from fl.config import Config, ConfigError, Loaded
+from fl import algorithms, config
+from fl.config import Config, ConfigError, Loaded, code
 from fl.config import text as config_text
 from fl.run import origins, setup
 from fl.run.book import Book, Files, Memory
@@ -36,7 +37,7 @@ class Simulation:
                 Dataset of ours, a map-style one of torch, a split of Hugging Face, the path of an .npz file
     partition   a list of training samples (indices) per client, or a function (data, num_clients, seed) that
                 returns them; test samples follow the classes of these. Or a Partition of fl.data
-    algorithm   name of an algorithm
+    algorithm   name of an algorithm, path of a file with one, or a module with Config, init and run_round
     set         changes to the configuration: {"training.lr": 0.05}, or ["training.lr=0.05"]
     out         directory of the run, which must not exist or be empty; None: nothing is written
     workers     clients that are trained at a time; default: one per core. No result depends on it
@@ -61,7 +62,7 @@ class Simulation:
         network: Network | None = None,
         data: Any = None,
         partition: Any = None,
-        algorithm: str | None = None,
+        algorithm: str | Path | ModuleType | None = None,
         set: Changes | None = None,
         out: Path | str | RunDir | None = None,
         workers: int | None = None,
@@ -74,7 +75,7 @@ class Simulation:
             named, data = {"data.name": str(data)}, None
         else:
             named = {}
-        found = _loaded(source, [*_changes(named, algorithm), *_changes(set, None)])
+        found = _loaded(source, [*_named(algorithm), *_changes(named), *_changes(set)])
         own = Own(network=network, data=data, partition=partition)
         cfg = config.settled(own.named(found.config))
         for note in (*found.notes, *config.remarks(cfg)):
@@ -161,7 +162,7 @@ def run(
     network: Network | None = None,
     data: Any = None,
     partition: Any = None,
-    algorithm: str | None = None,
+    algorithm: str | Path | ModuleType | None = None,
     set: Changes | None = None,
     out: Path | str | None = None,
     workers: int | None = None,
@@ -206,15 +207,31 @@ def _loaded(source: Source, changes: list[str]) -> Loaded:
     return source._replace(config=config.changed(source.config, changes)) if changes else source
 
 
-def _changes(given: Changes | None, algorithm: str | None) -> list[str]:
-    named = [] if algorithm is None else [f"algorithm={algorithm}"]
+def _named(algorithm: str | Path | ModuleType | None) -> list[str]:
+    """The change that names an algorithm. The user hands it over: its code may be imported."""
+    if algorithm is None:
+        return []
+    if isinstance(algorithm, str | Path):
+        name = str(algorithm)
+        if code.reference(name) is not None:
+            code.allow(name)
+            algorithms.find(name)
+    else:
+        origin = getattr(algorithm, "__name__", type(algorithm).__name__)
+        name = origin.rpartition(".")[2]
+        if algorithms.registered().get(name) is not algorithm:
+            algorithms.register(name, algorithm, origin)
+    return [f"algorithm={config_text.value(name)}"]
+
+
+def _changes(given: Changes | None) -> list[str]:
     if given is None:
-        return named
+        return []
     if isinstance(given, str):
         given = [given]
     if isinstance(given, Mapping):
         given = [f"{key}={_value(key, value)}" for key, value in given.items()]
-    return [*named, *given]
+    return [*given]
 
 
 def _value(key: str, value: Any) -> str:

@@ -1,9 +1,11 @@
 """`import fl`: runs from Python, with networks and data of one's own, without files or with them."""
 
 import doctest
+import math
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +13,8 @@ import torch
 from torch import nn
 
 import fl
-from fl.config import ConfigError
+from fl import algorithms
+from fl.config import ConfigError, code
 from fl.errors import Missing, RunDirError
 from fl.run import runs
 from fl.run.events import Listener
@@ -285,3 +288,28 @@ def test_data_by_the_path_of_a_file_is_data_by_its_name(arrays, tmp_path):
     np.savez(tmp_path / "mine.npz", x=arrays[0], y=arrays[1])
     simulation = fl.Simulation("demo", data=tmp_path / "mine.npz", set=SMALL | {"num_rounds": 1})
     assert simulation.config.data.name == str(tmp_path / "mine.npz") and simulation.config.name == "demo-mine"
+
+
+@pytest.fixture
+def gossip():
+    """The path of an algorithm in a file; nothing of it stays."""
+    yield Path(__file__).parents[3] / "examples" / "gossip.py"
+    algorithms.forget()
+    code.forget()
+
+
+def test_an_algorithm_by_its_file_or_as_a_module(gossip, tiny):
+    by_file = fl.Simulation(tiny(), algorithm=gossip, set={"gossip.share": 0.3, "num_rounds": 2}).run()
+    assert by_file.config.settings.share == 0.3 and len(by_file.metrics) == 2
+    module = algorithms.find(str(gossip))
+    algorithms.forget()
+    module.__name__ = "somewhere.gossip"
+    by_module = fl.Simulation(tiny(), algorithm=module, set={"gossip.share": 0.3, "num_rounds": 2}).run()
+    assert by_module.config.algorithm == "gossip" and untimed(by_module.metrics) == untimed(by_file.metrics)
+    shipped = fl.Simulation(tiny(), algorithm=algorithms.registered()["fedavg"])
+    assert shipped.config.algorithm == "fedavg"
+
+
+def test_what_is_no_algorithm_is_named(tiny):
+    with pytest.raises(ConfigError, match="algorithm: expected Config, init.*in math"):
+        fl.Simulation(tiny(), algorithm=math)
