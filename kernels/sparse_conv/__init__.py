@@ -69,7 +69,7 @@ class Conv:
         return self.bitmap.nnz / max(1, self.bitmap.segments.numel)
 
     @property
-    def kernels(self) -> tuple[str, ...]:
+    def candidates(self) -> tuple[str, ...]:
         """Those of KERNELS that can run it."""
         plain = self.kernel == (3, 3) and self.stride == 1 and self.dilation == (1, 1)
         return KERNELS if plain and max(self.padding) <= 2 else KERNELS[:2]
@@ -88,7 +88,7 @@ class Conv:
 
 def suggest(conv: Conv, direction: str, height: int, width: int, batch: int) -> str:
     """The kernel that is usually the fastest for an input image [height, width] and batch."""
-    if "winograd" in conv.kernels:
+    if "winograd" in conv.candidates:
         high, wide = (height, width) if direction == "input_gradient" else conv.output_size(height, width)
         tiles = max(1, ceil(high / 4) * ceil(wide / 4))
         share, more = WINOGRAD_FROM[direction]
@@ -150,8 +150,8 @@ def weight_gradient(conv: Conv, x: Tensor, dy: Tensor, *, kernel: str | None = N
 def _chosen(kernel: str | None, conv: Conv, direction: str, image: torch.Size) -> str:
     if kernel is None:
         return suggest(conv, direction, *image[1:])
-    if kernel not in conv.kernels:
-        raise ValueError(f"expected a kernel of {conv.kernels} for this convolution, got {kernel!r}")
+    if kernel not in conv.candidates:
+        raise ValueError(f"expected a kernel of {conv.candidates} for this convolution, got {kernel!r}")
     return kernel
 
 
