@@ -363,12 +363,12 @@ def limits() -> Iterator[None]:
     real_round, real_page = loop.Run._round, (page.get_plotlyjs, page.dressed)
     before, count = resource.getrlimit(resource.RLIMIT_AS), 0
 
-    def counted(self, t, env, executor):  # type: ignore[no-untyped-def]
+    def counted(self, *given):  # type: ignore[no-untyped-def]
         nonlocal count
         count += 1
         if count > ROUNDS:
             raise KeyboardInterrupt
-        return real_round(self, t, env, executor)
+        return real_round(self, *given)
 
     def new_case() -> None:
         nonlocal count
