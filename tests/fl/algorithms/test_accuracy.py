@@ -1,6 +1,7 @@
 """What accuracy means: over all clients, each with the model that it would use, in every place the same."""
 
 import json
+from dataclasses import replace
 
 import comparisons
 import pytest
@@ -136,8 +137,8 @@ def test_an_algorithm_in_which_clients_sit_out_must_say_their_accuracy():
     """Or its mean would be one over those that trained, without a word."""
     world = env(fedavg.Config(clients_per_round=2), model([0] * 5), GOALS, samples=[1] * 4, seed=7)
     result = fedavg.run_round(fedavg.init(world), 0, world)
-    silent = type(result)(result.state, result.models, result.schedule, result.traffic)
     reports = {k: Report(accuracy=0.5, flop=1) for k in (0, 2)}
+    silent = replace(result, reports=reports, accuracy=None, accuracy_before=None)
     modelled = metrics.modelled(silent, reports, DeviceModel(), DeviceModel().devices(4, 0, 0))
     with pytest.raises(ValueError, match="expected Round.accuracy for all clients, got none, and 2 did not"):
         metrics.round_record(0, silent, reports, modelled, 0.1, {"wall_s": 0.0})
