@@ -94,8 +94,8 @@ def test_torch_and_kernels_run_on_the_same_threads():
     """Beside those of torch, which spin, threads of our own would get half a core (ARCHITECTURE.md)."""
     code = """
 import os, torch
-from kernels.native import use_threads
-from kernels.pqi import pqi
+from sparsefl.kernels.native import use_threads
+from sparsefl.kernels.pqi import pqi
 
 def tasks():
     return os.listdir("/proc/self/task")
@@ -116,8 +116,8 @@ assert len(first) < len(ours) and tasks() == ours
 def test_a_child_forked_before_the_first_kernel_does_not_wait_for_threads_of_torch():
     code = """
 import os, torch
-from kernels.native import use_threads
-from kernels.pqi import pqi
+from sparsefl.kernels.native import use_threads
+from sparsefl.kernels.pqi import pqi
 
 torch.set_num_threads(2)
 values, offsets = torch.ones(1 << 20).add_(1), torch.tensor([0, 1 << 20])

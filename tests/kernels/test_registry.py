@@ -17,7 +17,7 @@ from sparsefl.kernels.pqi import pqi
 ROOT = Path(__file__).parents[2]
 OFFSETS = torch.tensor([0, 5])
 RUN = "import torch, kernels.pqi as k; print(k.pqi(torch.ones(5), torch.tensor([0, 5])).pqi.item())"
-WHICH = "from kernels import registry, native; print(registry.backend_for('cpu'), native.isa())"
+WHICH = "from sparsefl.kernels import registry, native; print(registry.backend_for('cpu'), native.isa())"
 
 
 def python(code, **variables):
@@ -173,4 +173,4 @@ def test_instruction_set_from_the_environment(isa):
 
 
 def test_threads_from_the_environment():
-    assert python("import kernels; print(kernels.num_threads())", SPARSE_THREADS="3").stdout.strip() == "3"
+    assert python("from sparsefl import kernels; print(kernels.num_threads())", SPARSE_THREADS="3").stdout.strip() == "3"
