@@ -173,4 +173,5 @@ def test_instruction_set_from_the_environment(isa):
 
 
 def test_threads_from_the_environment():
-    assert python("from sparsefl import kernels; print(kernels.num_threads())", SPARSE_THREADS="3").stdout.strip() == "3"
+    done = python("from sparsefl import kernels; print(kernels.num_threads())", SPARSE_THREADS="3")
+    assert done.stdout.strip() == "3"
