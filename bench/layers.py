@@ -106,7 +106,9 @@ def _rows(shape: Shape, batch: int, sparsity: float, repeats: int, kernels: bool
     contestants = {f"sparsefl {d}": partial(run, chosen[d]) for d, run in directions.items()}
     contestants |= _dense(shape, images, weight, gradient)
     if kernels:
-        contestants |= {f"{k} {d}": partial(run, k) for d, run in directions.items() for k in conv.candidates}
+        contestants |= {
+            f"{k} {d}": partial(run, k) for d, run in directions.items() for k in sc.candidates(conv)
+        }
     if shape.family == "linear":
         flat = [t[:, :, 0, 0] for t in (weight, images, gradient)]
         contestants |= _csr(*flat) | sparseprop.linear(*flat)

@@ -6,9 +6,9 @@ from math import ceil
 from typing import Any
 
 from sparsefl.kernels.native import extension
-from sparsefl.kernels.sparse_conv import Conv
 from sparsefl.kernels.sparse_conv._cpu_planes import Axis, Planes, make_planes
 from sparsefl.kernels.sparse_conv._cpu_sweep import DenseSweep, Sweep, make_sweep
+from sparsefl.kernels.sparse_conv.conv import Conv
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,7 @@ def input_gradient(conv: Conv, height: int, width: int, batch: int, kernel: str)
 
 
 def _kept(conv: Conv, key: tuple, make: Callable[..., Direction]) -> Direction:
-    key = (*key, extension().isa())
-    if key not in conv.plans:
-        conv.plans[key] = make(conv, *key[1:5])
-    return conv.plans[key]
+    return conv.plans.plan((*key, extension().isa()), lambda: make(conv, *key[1:]))
 
 
 def _forward(conv: Conv, height: int, width: int, batch: int, dense: bool) -> Direction:

@@ -16,8 +16,8 @@ from torch import Tensor
 from sparsefl.kernels import bitmap, memory
 from sparsefl.kernels.layout import Bitmap
 from sparsefl.kernels.native import extension, pointer
-from sparsefl.kernels.sparse_conv import Conv
 from sparsefl.kernels.sparse_conv._cpu_planes import Axis, Planes
+from sparsefl.kernels.sparse_conv.conv import Conv
 
 L1 = 20 * 1024  # bytes of a block's input that stay in L1 beside sums and weights
 L2 = 128 * 1024  # bytes of the sums of a group of rows
@@ -91,41 +91,43 @@ def make_sweep(
 ) -> Sweep | DenseSweep:
     """The weights of a pass, in blocks of channels; made once for all batch sizes that share the lanes."""
     key = (direction, phase, replace(planes, batch=0, chunks=0), extension().isa(), dense)
-    if key not in conv.plans and dense:
-        conv.plans[key] = _dense_sweep(conv, planes, direction, axes)
-    elif key not in conv.plans:
-        transposed = direction != "forward"
-        rows = conv.in_channels if transposed else conv.out_channels
-        pointers, indices, *positions = (
-            bitmap.transpose(conv.bitmap, conv.out_channels) if transposed else bitmap.csr(conv.bitmap, rows)
-        )
-        taps = _tap_bytes(conv, planes, axes)
-        pattern = extension().ConvPattern(
-            transposed=transposed,
-            rows=rows,
-            taps=conv.taps,
-            pointers=pointer(pointers, torch.int32),
-            indices=pointer(indices, torch.int32),
-            positions=pointer(positions[0], torch.int32) if transposed else 0,
-            taps_at=taps.ctypes.data,
-        )
-        block = _block(conv, planes, taps)
-        group = max(1, L2 // (4 * extension().conv_tile()))
-        visits = ceil(planes.channels / block) * rows
-        starts, order = (memory.plain(visits + extra, torch.int32) for extra in (1, 0))
-        into = pointer(starts, torch.int32), pointer(order, torch.int32)
-        how = planes.channels, block, group
-        count = extension().conv_count(pattern, *how, *into)
-        offsets, index = (memory.plain(count, torch.int32) for _ in range(2))
-        into += pointer(offsets, torch.int32), pointer(index, torch.int32)
-        extension().conv_fill(pattern, *how, 4 * planes.channel_size, *into)
-        if transposed:
-            conv.plans[key] = Sweep(rows, block, group, starts, order, offsets, None, index)
-        else:  # a visit's weights lie side by side in the packed values
-            padded = torch.cat([index, index.new_zeros(1)])  # an empty visit may start at the end
-            at = padded[starts[:-1].long()]
-            conv.plans[key] = Sweep(rows, block, group, starts, order, offsets, at, None)
-    return conv.plans[key]
+    make: Callable[..., Sweep | DenseSweep] = _dense_sweep if dense else _sparse_sweep
+    return conv.plans.part(key, lambda: make(conv, planes, direction, axes))
+
+
+def _sparse_sweep(conv: Conv, planes: Planes, direction: str, axes: list[Axis]) -> Sweep:
+    """The stored weights, by visits of a row to a block of channels."""
+    transposed = direction != "forward"
+    rows = conv.in_channels if transposed else conv.out_channels
+    pointers, indices, *positions = (
+        bitmap.transpose(conv.bitmap, conv.out_channels) if transposed else bitmap.csr(conv.bitmap, rows)
+    )
+    taps = _tap_bytes(conv, planes, axes)
+    pattern = extension().ConvPattern(
+        transposed=transposed,
+        rows=rows,
+        taps=conv.taps,
+        pointers=pointer(pointers, torch.int32),
+        indices=pointer(indices, torch.int32),
+        positions=pointer(positions[0], torch.int32) if transposed else 0,
+        taps_at=taps.ctypes.data,
+    )
+    block = _block(conv, planes, taps)
+    group = max(1, L2 // (4 * extension().conv_tile()))
+    visits = ceil(planes.channels / block) * rows
+    starts, order = (memory.plain(visits + extra, torch.int32) for extra in (1, 0))
+    into = pointer(starts, torch.int32), pointer(order, torch.int32)
+    how = planes.channels, block, group
+    count = extension().conv_count(pattern, *how, *into)
+    offsets, index = (memory.plain(count, torch.int32) for _ in range(2))
+    into += pointer(offsets, torch.int32), pointer(index, torch.int32)
+    extension().conv_fill(pattern, *how, 4 * planes.channel_size, *into)
+    if transposed:
+        return Sweep(rows, block, group, starts, order, offsets, None, index)
+    # a visit's weights lie side by side in the packed values
+    padded = torch.cat([index, index.new_zeros(1)])  # an empty visit may start at the end
+    at = padded[starts[:-1].long()]
+    return Sweep(rows, block, group, starts, order, offsets, at, None)
 
 
 def _dense_sweep(conv: Conv, planes: Planes, direction: str, axes: list[Axis]) -> DenseSweep:

@@ -7,7 +7,7 @@ from torch.nn import grad
 
 from sparsefl.kernels.reference import dense_mask
 from sparsefl.kernels.registry import register
-from sparsefl.kernels.sparse_conv import Conv
+from sparsefl.kernels.sparse_conv.conv import Conv
 
 
 @register("conv_forward", "reference")

@@ -58,7 +58,7 @@ class Plan:
             if self.path is not None:
                 write(self.path, self.measured)
         found = self.measured.get(name, rule)
-        return found if found in conv.candidates else rule
+        return found if found in sparse_conv.candidates(conv) else rule
 
     def identity(self) -> str:
         """Return a text that is equal for plans that choose the same kernels, whatever their files."""
@@ -69,7 +69,7 @@ class Plan:
     def _fastest(
         self, conv: Conv, direction: str, image: tuple[int, int, int], rule: str, clock: Clock
     ) -> str:
-        seconds = {kernel: clock(conv, direction, image, kernel) for kernel in conv.candidates}
+        seconds = {kernel: clock(conv, direction, image, kernel) for kernel in sparse_conv.candidates(conv)}
         best = min(seconds, key=lambda kernel: seconds[kernel])
         return best if seconds[best] < MARGIN * seconds[rule] else rule
 

@@ -39,7 +39,7 @@ def compare(conv, height, width, batch, threads=1):
         sizes = run(conv, *(t.double().abs() for t in given))
     terms = max(conv.in_channels * conv.taps, conv.out_channels * conv.taps, given[2][0].numel())
     for variant in NATIVE:
-        for kernel in conv.candidates:
+        for kernel in sc.candidates(conv):
             # Winograd's transforms add numbers up to 100 times the result: 1e-4
             allowed = 1e-4 / (4 * torch.finfo(torch.float32).eps) if kernel == "winograd" else terms
             with use_backend(variant), use_threads(threads):
@@ -162,7 +162,7 @@ def test_any_geometry(data):
 )
 def test_threads_do_not_change_a_bit(conv, size):
     given = case(conv, *size)
-    for kernel in conv.candidates:
+    for kernel in sc.candidates(conv):
         results = []
         for threads in (1, 2, 3):
             with use_threads(threads):

@@ -1,0 +1,33 @@
+"""The native kernels of a convolution, and which of them is usually the fastest.
+
+`sparse` touches stored entries only. `dense` and `winograd` multiply by the whole weight, with zeros where
+nothing is stored: they are for layers that masks leave full or nearly so. `winograd` (3x3 kernel, stride 1,
+undilated) needs a quarter of the multiplications, so it wins far below density 1.
+"""
+
+from math import ceil
+
+from sparsefl.kernels.sparse_conv.conv import Conv
+
+KERNELS = ("sparse", "dense", "winograd")
+DENSE_FROM = 0.85  # stored share from which the dense kernel is the faster one
+# The same for Winograd's, if its 4x4 tiles were full: a share, and another over the columns of its products
+# (tiles times images), because transforming the weight costs the same however few they are.
+WINOGRAD_FROM = {"forward": (0.22, 6), "input_gradient": (0.22, 6), "weight_gradient": (0.24, 14)}
+
+
+def candidates(conv: Conv) -> tuple[str, ...]:
+    """Return those of KERNELS that can run `conv`."""
+    plain = conv.kernel == (3, 3) and conv.stride == 1 and conv.dilation == (1, 1)
+    return KERNELS if plain and max(conv.padding) <= 2 else KERNELS[:2]
+
+
+def suggest(conv: Conv, direction: str, height: int, width: int, batch: int) -> str:
+    """Return the kernel that is usually the fastest for an input image [height, width] and batch."""
+    if "winograd" in candidates(conv):
+        high, wide = (height, width) if direction == "input_gradient" else conv.output_size(height, width)
+        tiles = max(1, ceil(high / 4) * ceil(wide / 4))
+        share, more = WINOGRAD_FROM[direction]
+        if conv.density * high * wide / (16 * tiles) >= share + more / (tiles * max(1, batch)):
+            return "winograd"
+    return "dense" if conv.density >= DENSE_FROM else "sparse"
