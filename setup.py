@@ -59,7 +59,11 @@ def refuse_other_systems() -> None:
 refuse_other_systems()
 setup(
     packages=find_packages(include=[pattern for name in PACKAGES for pattern in (name, f"{name}.*")]),
-    package_data={"fl.config": ["presets/*.toml"], "fl.data": ["digits.npz"]},
+    package_data={
+        "fl.config": ["presets/*.toml"],
+        "fl.data": ["digits.npz"],
+        **{name: ["py.typed"] for name in PACKAGES},  # their types are for users too
+    },
     include_package_data=False,  # MANIFEST.in is for the sdist: no C++ sources in a wheel
     ext_modules=[CMakeExtension("sparsefl.kernels._native")],
     cmdclass={"build_ext": CMakeBuild},

@@ -197,6 +197,8 @@ def test_a_wheel_without_manylinux_tag_or_with_libraries_of_others_is_refused(mo
         "sparsefl/kernels/_native.cpython-311-x86_64-linux-gnu.so",
         "fl/data/digits.npz",
         "fl/config/presets/demo.toml",
+        "fl/py.typed",
+        "sparse_engine/py.typed",
         "sparsefl-0.1.0.dist-info/licenses/LICENSE",
         "sparsefl-0.1.0.dist-info/licenses/NOTICE",
     ]

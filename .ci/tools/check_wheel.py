@@ -12,6 +12,8 @@ NEEDED = [
     r"sparsefl/kernels/_native\..*\.so",
     r"fl/data/digits\.npz",
     r"fl/config/presets/demo\.toml",
+    r"fl/py\.typed",
+    r"sparse_engine/py\.typed",
     r".*\.dist-info/licenses/LICENSE",
     r".*\.dist-info/licenses/NOTICE",
 ]

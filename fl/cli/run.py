@@ -14,11 +14,9 @@ from fl.cli.exits import guarded, say
 from fl.config import code
 from fl.errors import ConfigError
 from fl.report import report
-from fl.run import events, loggers, runs
+from fl.run import events, executor, loggers, runs
 from fl.run.events import Listener
 from fl.run.runs import Options, Summary
-
-EXECUTORS = ("local",)
 
 
 @dataclass(frozen=True)
@@ -51,8 +49,7 @@ class Arguments:
             )
         if self.resume is None and self.allow_mixed:
             raise ConfigError("expected --allow-mixed with --resume: a new run is of one kind")
-        if self.executor not in EXECUTORS:
-            raise ConfigError(f"--executor: expected one of {list(EXECUTORS)}, got {self.executor!r}")
+        executor.find(self.executor, "--executor")
         if self.workers is not None and self.workers < 1:
             raise ConfigError(f"--workers: expected at least 1, got {self.workers}")
         if self.baseline is not None and self.baseline not in runs.TWINS:
@@ -110,7 +107,13 @@ def _options(console: Console, given: Arguments) -> Options:
     listeners: list[Listener] = [display.for_console(console)]
     if given.log is not None:
         listeners += loggers.made(given.log)
-    return Options(given.workers, events.Several(listeners), given.overwrite, given.allow_mixed)
+    return Options(
+        given.workers,
+        events.Several(listeners),
+        given.overwrite,
+        given.allow_mixed,
+        executor=given.executor,
+    )
 
 
 def _show(console: Console, summary: Summary, path: Path) -> None:

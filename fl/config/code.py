@@ -24,7 +24,11 @@ from typing import Any, NamedTuple
 
 from fl.errors import ConfigError, UntrustedError
 
-ENTRY_POINTS = {"algorithm": "sparsefl.algorithms", "model.name": "sparsefl.networks"}  # key: group
+ENTRY_POINTS = {  # key: group
+    "algorithm": "sparsefl.algorithms",
+    "model.name": "sparsefl.networks",
+    "executor": "sparsefl.executors",  # an option of commands and calls, of no configuration
+}
 KEYS = ("algorithm", "data.name", "model.name")  # those that may name code
 _SUFFIX = ".py"
 

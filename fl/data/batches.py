@@ -30,6 +30,11 @@ def batches(
     """One epoch over the training samples `indices`, the last small batch included.
 
     `augment` overrides the data set's own flag. One random batch: next(batches(...)).
+
+    >>> import fl, numpy as np
+    >>> data = fl.data.load("digits")
+    >>> [len(y) for x, y in fl.data.batches(data, np.arange(100), 40, np.random.default_rng(0))]
+    [40, 40, 20]
     """
     _check(batch_size, indices, data.train)
     order = rng.permutation(indices)
@@ -41,7 +46,13 @@ def batches(
 
 
 def evaluation_batches(data: Dataset, indices: NDArray[np.integer], batch_size: int) -> Iterator[Batch]:
-    """The test samples `indices` in their order, as they are."""
+    """The test samples `indices` in their order, as they are.
+
+    >>> import fl, numpy as np
+    >>> data = fl.data.load("digits")
+    >>> [tuple(x.shape) for x, y in fl.data.evaluation_batches(data, np.arange(3), 2)]
+    [(2, 1, 8, 8), (1, 1, 8, 8)]
+    """
     _check(batch_size, indices, data.test)
     return (
         _batch(data, data.test.take(indices[start : start + batch_size]))

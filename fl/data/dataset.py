@@ -35,7 +35,13 @@ class Part:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """One data set. `augment`: random crops and flips of images in training (batches.py)."""
+    """One data set. `augment`: random crops and flips of images in training (batches.py).
+
+    >>> import fl
+    >>> data = fl.data.load("digits")
+    >>> data.shape, data.num_classes, len(data.train) + len(data.test)
+    ((1, 8, 8), 10, 1797)
+    """
 
     name: str
     train: Part

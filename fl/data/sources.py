@@ -96,6 +96,13 @@ def from_hf(
     groups        a column, too: who a sample comes from
     classes       names or number; by default the names of the column y, if it has these
     options       name, natural, test_share, seed of `from_arrays`
+
+    >>> import fl
+    >>> class Split(list):
+    ...     column_names = ["features", "label"]
+    >>> rows = Split({"features": [0.5, float(i)], "label": i % 2} for i in range(20))
+    >>> fl.data.from_hf(rows).shape
+    (2,)
     """
     for what, one in (("split", split), ("test", test)):
         if one is not None and not _is_split(one):

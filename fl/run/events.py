@@ -13,18 +13,34 @@ Record = dict[str, Any]
 
 
 class Listener:
-    """Hears everything, does nothing."""
+    """`fl.Listener`: hears everything, does nothing. One of your own is a subclass with the methods that it
+    wants; an error in it ends the run. `client_finished` comes from workers' threads, several at a time.
+
+    >>> import fl
+    >>> class Best(fl.Listener):
+    ...     accuracy = 0.0
+    ...     def round_finished(self, record):
+    ...         self.accuracy = max(self.accuracy, record["accuracy_mean"])
+    >>> best = Best()
+    >>> result = fl.run("demo", set={"num_rounds": 2, "training.epochs": 1}, listeners=[best])
+    >>> best.accuracy == result.summary["accuracy_best"]
+    True
+    """
 
     def run_started(self, config: Config, path: Path | None, first: int) -> None:
         """Round `first` comes next. `path`: the directory of the run; None: it has none."""
 
-    def round_started(self, t: int) -> None: ...
+    def round_started(self, t: int) -> None:
+        """Round t begins."""
 
-    def wave_started(self, clients: int) -> None: ...
+    def wave_started(self, clients: int) -> None:
+        """So many clients begin to train."""
 
-    def client_finished(self, k: int) -> None: ...
+    def client_finished(self, k: int) -> None:
+        """Client k is done, in the thread that trained it."""
 
-    def round_finished(self, record: Record) -> None: ...
+    def round_finished(self, record: Record) -> None:
+        """`record`: the line of the round in metrics.jsonl."""
 
     def note(self, text: str) -> None:
         """Something that the user should know."""

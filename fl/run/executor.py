@@ -1,26 +1,63 @@
-"""Where clients' work is done: `Threads` is a work.Executor of this process.
+"""Where clients' work is done, by name (`find`): "local" is `Threads`, a work.Executor of this process.
 
 It keeps worker threads, one client each at a time: kernels and torch release the interpreter's lock. A
 client gets one kernel thread, or several when fewer clients are left than workers. torch itself stays on one
 thread, for its results may depend on the number; those of our kernels do not.
+
+Packages bring others by an entry point of the group "sparsefl.executors": a class or function with the
+arguments of `Threads` that makes a `Pool`.
 """
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from typing import Protocol
 
 import torch
 
 import sparse_engine as se
-from fl.errors import Stopped
+from fl.config import code, words
+from fl.errors import ConfigError, Stopped
 from fl.run.events import Listener
 from fl.train.setting import Setting
-from fl.train.work import Outcome, Task, Value, Work
+from fl.train.work import Executor, Outcome, Task, Value, Work
 from fl.train.worker import Worker
+
+LOCAL = "local"
+_KEY = "executor"
+
+
+class Pool(Executor, Protocol):
+    """An executor with workers of its own, which it makes for a run."""
+
+    def warm_up(self, clients: int) -> None:
+        """Make the workers that so many clients will need, and all that is made once: no part of a round."""
+
+    def close(self) -> None:
+        """Stop what is left. Nothing runs afterwards."""
+
+
+Make = Callable[[Setting, int, Listener], Pool]
+"""make(setting, workers, listener): the executor of one run, with so many workers."""
+
+
+def names() -> list[str]:
+    """Of all executors that there are."""
+    return [*dict.fromkeys([LOCAL, *sorted(code.installed(_KEY))])]
+
+
+def find(name: str, told: str = _KEY) -> Make:
+    """What makes the executor of that name. ConfigError, which begins with `told`: there is none."""
+    if name == LOCAL:
+        return Threads
+    if name not in code.installed(_KEY):
+        raise ConfigError(f"{told}: expected one of {names()}, got {name!r}{words.nearest(name, names())}")
+    make: Make = code.called(name, _KEY).value
+    return make
 
 
 class Threads:
-    """Threads of this process. Use as a context manager, or `close`."""
+    """A `Pool` of threads of this process. Use as a context manager, or `close`."""
 
     def __init__(self, setting: Setting, workers: int, listener: Listener | None = None) -> None:
         """`listener` hears of waves, and in the workers' threads of clients."""
@@ -48,7 +85,6 @@ class Threads:
             raise
 
     def warm_up(self, clients: int) -> None:
-        """Make the workers that so many clients will need, and all that is made once: no part of a round."""
         count = min(self.workers, clients)
         everybody = threading.Barrier(count)  # or one thread would take two
 

@@ -1,7 +1,8 @@
 """Listeners that write the figures of rounds where people look at them: `--log csv,tensorboard,wandb,mlflow`.
 
-A listener of one's own is a subclass of Listener (fl/run/events.py). Packages that these need are imported
-when they are made, so that a run does not start in vain.
+From Python: `fl.run(..., listeners=[fl.CSV()])`. A listener of one's own is a subclass of `fl.Listener`
+(fl/run/events.py). Packages that these need are imported when they are made, so that a run does not start in
+vain.
 """
 
 import csv
@@ -53,7 +54,15 @@ def numbers(record: Record) -> dict[str, float]:
 
 class CSV(Listener):
     """DIR/metrics.csv: the lines of metrics.jsonl as a table, a row as each round ends; null is an empty
-    cell. Of a run that is resumed, the rounds before are in it too."""
+    cell. Of a run that is resumed, the rounds before are in it too.
+
+    >>> import fl, pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     changes = {"num_rounds": 2, "training.epochs": 1}
+    ...     result = fl.run("demo", set=changes, out=folder, listeners=[fl.CSV()])
+    ...     [line[:20] for line in (pathlib.Path(folder) / "metrics.csv").read_text().splitlines()][0]
+    'round,accuracy_mean,'
+    """
 
     def __init__(self) -> None:
         self._path, self._names = Path(), list[str]()
@@ -80,7 +89,12 @@ class CSV(Listener):
 
 
 class TensorBoard(Listener):
-    """Every number of metrics.jsonl as a curve, under DIR/tensorboard."""
+    """Every number of metrics.jsonl as a curve, under DIR/tensorboard. Missing: there is no TensorBoard.
+
+    >>> import fl
+    >>> log = fl.TensorBoard()                                          # needs 'sparsefl[tensorboard]'
+    >>> fl.run("demo", out="runs/mine", listeners=[log])                # doctest: +SKIP
+    """
 
     def __init__(self) -> None:
         self._make = _package(
@@ -106,7 +120,13 @@ class TensorBoard(Listener):
 
 class WandB(Listener):
     """A run of Weights & Biases, in the project `sparsefl` unless WANDB_PROJECT names another. What is
-    resumed is a run of its own there, of the same group, which begins with the round that came next."""
+    resumed is a run of its own there, of the same group, which begins with the round that came next.
+    Missing: there is no package wandb.
+
+    >>> import fl
+    >>> log = fl.WandB()                                                # needs wandb
+    >>> result = fl.run("demo", set={"num_rounds": 1, "training.epochs": 1}, listeners=[log])
+    """
 
     def __init__(self) -> None:
         self._wandb = _package("wandb")
@@ -130,7 +150,13 @@ class WandB(Listener):
 
 class MLflow(Listener):
     """A run of MLflow, where MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME say; settings are its parameters.
-    What is resumed is a run of its own there, which begins with the round that came next."""
+    What is resumed is a run of its own there, which begins with the round that came next. Missing: there is
+    no package mlflow.
+
+    >>> import fl
+    >>> log = fl.MLflow()                                               # needs mlflow
+    >>> result = fl.run("demo", set={"num_rounds": 1, "training.epochs": 1}, listeners=[log])
+    """
 
     def __init__(self) -> None:
         self._mlflow = _package("mlflow")

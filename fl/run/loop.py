@@ -7,7 +7,7 @@ resumed run writes what the other would have written. The files: fl/run/rundir.p
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -19,11 +19,11 @@ from fl import algorithms
 from fl.algorithms.base import Env
 from fl.config import Config
 from fl.errors import CheckpointError, Diverged
-from fl.run import history, metrics, recorded, restore
+from fl.run import executor, history, metrics, recorded, restore
 from fl.run.book import Book, Memory
 from fl.run.checkpoint import Head
 from fl.run.events import Listener
-from fl.run.executor import Threads
+from fl.run.executor import Pool
 from fl.run.growing import NOTHING, Mark
 from fl.run.history import History
 from fl.run.meters import Meter, usual
@@ -51,6 +51,7 @@ class Options:
     overwrite: bool = False  # a new run may remove an earlier one in its directory
     allow_mixed: bool = False  # a run may go on where its numbers come out otherwise (fl/run/history.py)
     meters: Sequence[Meter] = field(default_factory=usual)  # what is measured of every round
+    executor: str = executor.LOCAL  # where clients train: one of executor.names()
 
     @property
     def num_workers(self) -> int:
@@ -78,6 +79,7 @@ class Run:
         self.cfg, self.setting, self.topology, self.options = cfg, setting, topology, options
         self.after, self.book = BEGIN, Memory()  # type: After, Book
         self.algorithm = algorithms.find(cfg.algorithm)
+        self._make_pool = executor.find(options.executor)
         self._saved_bytes, self._saved_s, self._saved_at = 0, 0.0, 0.0
 
     def restored(self, folder: Path, head: Head) -> After:
@@ -96,8 +98,8 @@ class Run:
         with _computing(numerics):
             self._told_where()
         try:
-            with Threads(self.setting, self.options.num_workers, listener) as executor:
-                yield from self._rounds(self._env(executor), executor, numerics)
+            with closing(self._make_pool(self.setting, self.options.num_workers, listener)) as pool:
+                yield from self._rounds(self._env(pool), pool, numerics)
         finally:
             listener.run_stopped()
 
@@ -118,18 +120,18 @@ class Run:
         self.book.parts(self.after.history)
         self.options.listener.run_started(self.cfg, self.book.path, self.after.round + 1)
 
-    def _env(self, executor: Threads) -> Env:
+    def _env(self, pool: Pool) -> Env:
         cfg, initial = self.cfg, self.setting.initial
         sizes = cfg.num_clients, cfg.num_rounds, cfg.seed
         devices = DeviceModel(**dict(cfg.devices))
-        world = self.topology, executor, devices
+        world = self.topology, pool, devices
         return Env(cfg.settings, *sizes, initial, *world, cfg.messages, cfg.training)
 
-    def _rounds(self, env: Env, executor: Threads, numerics: history.Numerics) -> Iterator[metrics.Record]:
+    def _rounds(self, env: Env, pool: Pool, numerics: history.Numerics) -> Iterator[metrics.Record]:
         saved = self.after.round
         try:
             with _computing(numerics):
-                executor.warm_up(self.cfg.num_clients)
+                pool.warm_up(self.cfg.num_clients)
                 if saved < 0:
                     self._first(env)
             for t in range(saved + 1, self.cfg.num_rounds):

@@ -11,9 +11,10 @@ from torch import nn
 from fl import algorithms, config
 from fl.config import Config, ConfigError, Loaded, code
 from fl.config import text as config_text
+from fl.run import executor as executors
 from fl.run import origins, setup
 from fl.run.book import Book, Files, Memory
-from fl.run.events import Listener
+from fl.run.events import Listener, Several
 from fl.run.loop import Options, Run, Summary
 from fl.run.names import CONFIG
 from fl.run.own import Own
@@ -41,12 +42,16 @@ class Simulation:
     set         changes to the configuration: {"training.lr": 0.05}, or ["training.lr=0.05"]
     out         directory of the run, which must not exist or be empty; None: nothing is written
     workers     clients that are trained at a time; default: one per core. No result depends on it
+    executor    where clients are trained: "local" (threads of this process), or the name of one that an
+                installed package brings
+    listeners   who hears of rounds: objects of subclasses of `fl.Listener`, such as `fl.CSV()`
     progress    show a bar (or lines, where there is no terminal)
     overwrite   a run in `out` may be removed
 
     ConfigError: something does not fit; the message names it.
 
-    >>> simulation = Simulation("demo", set={"num_rounds": 2, "training.epochs": 1}, workers=1)
+    >>> import fl
+    >>> simulation = fl.Simulation("demo", set={"num_rounds": 2, "training.epochs": 1}, workers=1)
     >>> for line in simulation:
     ...     print(line["round"], sorted(line)[:2])
     0 ['accuracy_before', 'accuracy_max']
@@ -66,11 +71,13 @@ class Simulation:
         set: Changes | None = None,
         out: Path | str | RunDir | None = None,
         workers: int | None = None,
+        executor: str = executors.LOCAL,
+        listeners: Iterable[Listener] = (),
         progress: bool = False,
         overwrite: bool = False,
         options: Options | None = None,
     ) -> None:
-        options = options or _options(workers, progress, overwrite)
+        options = options or _options(workers, executor, [*listeners], progress, overwrite)
         if isinstance(data, str | Path):  # as the command line names it
             named, data = {"data.name": str(data)}, None
         else:
@@ -166,6 +173,8 @@ def run(
     set: Changes | None = None,
     out: Path | str | None = None,
     workers: int | None = None,
+    executor: str = executors.LOCAL,
+    listeners: Iterable[Listener] = (),
     progress: bool = False,
     overwrite: bool = False,
 ) -> Result:
@@ -190,6 +199,8 @@ def run(
         set=set,
         out=out,
         workers=workers,
+        executor=executor,
+        listeners=listeners,
         progress=progress,
         overwrite=overwrite,
     ).run()
@@ -245,10 +256,18 @@ def _value(key: str, value: Any) -> str:
     return config_text.value(value)
 
 
-def _options(workers: int | None, progress: bool, overwrite: bool) -> Options:
+def _options(
+    workers: int | None, executor: str, listeners: list[Listener], progress: bool, overwrite: bool
+) -> Options:
     if workers is not None and workers < 1:
         raise ConfigError(f"workers: expected at least 1, got {workers}")
-    return Options(workers, _shown() if progress else Listener(), overwrite)
+    executors.find(executor)
+    for one in listeners:
+        if not isinstance(one, Listener):
+            raise ConfigError(f"listeners: expected objects of fl.Listener, got {type(one).__name__}")
+    if progress:
+        listeners = [_shown(), *listeners]
+    return Options(workers, Several(listeners), overwrite, executor=executor)
 
 
 def _shown() -> Listener:

@@ -1,9 +1,9 @@
 """Every public function of `se` has a docstring with an example, which runs and prints what it says."""
 
-import doctest
 import inspect
 
 import pytest
+from docstrings import examples, failures
 
 import sparse_engine as se
 
@@ -27,15 +27,6 @@ WITHOUT = {  # made by functions, whose examples show them
     "se.wire.Header",
     "se.wire.Residual",
 }
-
-
-def examples(name, thing):
-    return doctest.DocTestParser().get_doctest(inspect.getdoc(thing) or "", {}, name, None, None)
-
-
-def failures(test):
-    said = []
-    return doctest.DocTestRunner(verbose=False).run(test, out=said.append).failed, "".join(said)
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS | CLASSES))

@@ -70,6 +70,7 @@ def test_resume_and_baseline(tiny_file, tmp_path):
         (["--resume", "x", "--set", "seed=1"], 2, "expected --resume alone"),
         (["--resume", "x", "--out", "y"], 2, "expected --resume alone"),
         (["demo", "--executor", "cloud"], 2, "--executor: expected one of ['local'], got 'cloud'"),
+        (["demo", "--executor", "ray"], 2, "--executor: expected one of ['local'], got 'ray'"),
         (["demo", "--workers", "0"], 2, "--workers: expected at least 1, got 0"),
         (["demo", "--baseline", "sparse"], 2, "--baseline: expected dense or fp32, got 'sparse'"),
         (["demo", "--log", "csv,paper"], 2, "'wandb', 'mlflow'], got 'paper'"),

@@ -3,14 +3,17 @@
 import signal
 import threading
 import time
+from importlib.metadata import EntryPoint
 
 import pytest
 import torch
 
-from fl.errors import Stopped
-from fl.run import setup
+from fl.config import code
+from fl.errors import ConfigError, Stopped
+from fl.run import executor, runs, setup
 from fl.run.events import Listener
 from fl.run.executor import Threads
+from fl.run.runs import Options
 from fl.train.local import Local
 from fl.train.report import Done
 from fl.train.work import collect
@@ -172,3 +175,47 @@ def test_the_listener_hears(setting):
 def test_refusals(setting):
     with pytest.raises(ValueError, match="at least 1 worker, got 0"):
         Threads(setting, 0)
+
+
+def test_executors_by_name():
+    assert executor.names() == ["local"] and executor.find("local") is Threads
+    with pytest.raises(ConfigError, match=r"^executor: expected one of \['local'\], got 'ray'$"):
+        executor.find("ray")
+    with pytest.raises(ConfigError, match="^--executor: .*'locla'; did you mean 'local'"):
+        executor.find("locla", "--executor")
+
+
+def test_an_unknown_executor_writes_nothing(tiny, tmp_path):
+    with pytest.raises(ConfigError, match="executor: expected one of"):
+        runs.start(tiny(), tmp_path / "run", Options(executor="ray"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_package_brings_an_executor(monkeypatch, tmp_path, tiny, same_results):
+    """It makes the pool of the run, which is closed when the run ends."""
+    (tmp_path / "fake_pools.py").write_text(
+        "from fl.run.executor import Threads\n"
+        "made, closed = [], []\n"
+        "class Pool(Threads):\n"
+        "    def __init__(self, setting, workers, listener):\n"
+        "        made.append(workers)\n"
+        "        super().__init__(setting, workers, listener)\n"
+        "    def close(self):\n"
+        "        closed.append(1)\n"
+        "        super().close()\n"
+    )
+    point = EntryPoint("pool", "fake_pools:Pool", "sparsefl.executors")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(code, "entry_points", lambda group: [point] if group == point.group else [])
+    code.installed.cache_clear()
+    try:
+        assert executor.names() == ["local", "pool"]
+        cfg = tiny("num_rounds=1")
+        runs.start(cfg, tmp_path / "theirs", Options(workers=2, executor="pool"))
+        import fake_pools
+
+        assert fake_pools.made == [2] and fake_pools.closed == [1]
+        runs.start(cfg, tmp_path / "ours", Options(workers=2))
+        same_results(tmp_path / "ours", tmp_path / "theirs")
+    finally:
+        code.installed.cache_clear()

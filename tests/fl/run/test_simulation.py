@@ -313,3 +313,10 @@ def test_an_algorithm_by_its_file_or_as_a_module(gossip, tiny):
 def test_what_is_no_algorithm_is_named(tiny):
     with pytest.raises(ConfigError, match="algorithm: expected Config, init.*in math"):
         fl.Simulation(tiny(), algorithm=math)
+
+
+def test_an_executor_that_is_not_there():
+    with pytest.raises(ConfigError, match=r"executor: expected one of \['local'\], got 'ray'"):
+        fl.run("demo", executor="ray")
+    with pytest.raises(ConfigError, match="listeners: expected objects of fl.Listener, got str"):
+        fl.run("demo", listeners=["csv"])
