@@ -338,13 +338,22 @@ def _setting(start: Start, batch: int) -> Setting:
     test = Samples(np.array([0, 0]), np.arange(0, dtype=np.int32))
     cost = Cost.of(start.net, initial.layout, start.data.shape)
     parts = Partition(train, test, none, none)
-    return Setting(training, EXEMPT, 0, start.data, parts, start.net, initial, cost, augment=False)
+    return Setting(
+        training=training,
+        exempt=EXEMPT,
+        seed=0,
+        data=start.data,
+        partition=parts,
+        network=start.net,
+        initial=initial,
+        cost=cost,
+    )
 
 
 def _few(data: Dataset) -> Dataset:
-    """The first SAMPLES images, for training and for tests."""
+    """The first SAMPLES images as they are, for training and for tests."""
     part = type(data.train)(data.train.x[:SAMPLES], data.train.labels[:SAMPLES])
-    return replace(data, train=part, test=part)
+    return replace(data, train=part, test=part, augment=False)
 
 
 def _everything(data: Dataset) -> tuple[Tensor, Tensor]:

@@ -2,13 +2,11 @@
 
 import numpy as np
 import torch
-from fakes import Serial, Trainer
+from fakes import Serial, Trainer, make_env
 
 import sparse_engine as se
-from fl.algorithms.base import Env
 from fl.config import Messages
 from fl.world import topology
-from fl.world.devices import DeviceModel
 from sparse_engine.model.model import Entry
 
 LAYOUT = se.Layout(("w",), ((1, 4),), (Entry("b", (1,), torch.float32),))
@@ -52,8 +50,8 @@ def trainer(gains):
 def env(cfg, gains, kind="line", degree=2, redraw=None, messages=None, seed=0):
     num_clients = len(gains)
     graph = topology.make(kind, num_clients, degree=degree, redraw=redraw, seed=seed)
-    world = Serial(trainer(gains)), DeviceModel(), messages or Messages()
-    return Env(cfg, num_clients, 100, seed, INITIAL, graph, *world)
+    parts = {"initial": INITIAL, "topology": graph, "messages": messages or Messages()}
+    return make_env(cfg, num_clients, Serial(trainer(gains)), seed=seed, **parts)
 
 
 def rounds(algorithm, world, count, state=None, first=0):

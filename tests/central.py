@@ -6,13 +6,11 @@ numbers of a model (weights, then the bias) stands for it, with 0 where nothing 
 
 import numpy as np
 import torch
-from fakes import Serial, Trainer
+from fakes import Serial, Trainer, make_env
 
 import sparse_engine as se
-from fl.algorithms.base import Env
 from fl.config import Training
 from fl.world import topology
-from fl.world.devices import DeviceModel
 from sparse_engine.model.model import Entry
 
 LAYOUT = se.Layout(("w",), ((1, 4),), (Entry("b", (1,), torch.float32),))
@@ -74,7 +72,8 @@ def env(cfg, initial, goals, samples, num_rounds=100, seed=0, **options):
     """In a graph in which all are neighbours: by default the server asks everybody."""
     executor, graph = Serial(trainer(goals, samples)), topology.make("full", max(len(goals), 2))
     options = {"training": Training(epochs=5 if hasattr(cfg, "pull") else 1)} | options  # Ditto divides them
-    return Env(cfg, len(goals), num_rounds, seed, initial, graph, executor, DeviceModel(), **options)
+    sizes = {"num_rounds": num_rounds, "seed": seed}
+    return make_env(cfg, len(goals), executor, initial=initial, topology=graph, **sizes, **options)
 
 
 def random_env(cfg, num_rounds, num_clients=7, seed=1):

@@ -1,4 +1,4 @@
-"""One trainer and one executor for tests of algorithms: training is arithmetic, clients come one by one."""
+"""One trainer, executor and Env for tests of algorithms: training is arithmetic, clients come one by one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -6,11 +6,14 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 import sparse_engine as se
+from fl.algorithms.base import Env
+from fl.config import Training
 from fl.rng import stream
 from fl.train.local import Local
 from fl.train.report import Report
 from fl.train.trainer import Gradient, Grown
 from fl.train.work import Outcome
+from fl.world.devices import DeviceModel
 
 
 class Trained(NamedTuple):
@@ -101,6 +104,19 @@ class Serial:
         self.waves.append(list(tasks))
         for k in [*tasks][:: self._step]:
             yield Outcome(k, *work(self.trainer, k, tasks[k]))
+
+
+def make_env(config, num_clients, executor=None, *, initial=None, num_rounds=100, seed=0, **parts):
+    """An Env; what is not given is None, or as by default."""
+    return Env(
+        config=config,
+        num_clients=num_clients,
+        num_rounds=num_rounds,
+        seed=seed,
+        initial=initial,
+        executor=executor,
+        **{"topology": None, "devices": DeviceModel(), "training": Training()} | parts,
+    )
 
 
 def trained(worker, k, t, start, **changes):

@@ -57,7 +57,7 @@ Member = TypeVar("Member", bound=Sender)
 Mixing = TypeVar("Mixing", bound=Peer)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Env:
     """The world around an algorithm."""
 
@@ -69,8 +69,8 @@ class Env:
     topology: Topology
     executor: Executor
     devices: DeviceModel
+    training: Training
     messages: Messages = Messages()
-    training: Training = Training()
 
     def rng(self, purpose: str, t: int = 0, k: int = 0) -> np.random.Generator:
         return rng.stream(self.seed, purpose, t, k)

@@ -6,7 +6,7 @@ from fl.data.dataset import Dataset, Part, standardised
 from fl.data.lists import partition_by_groups, partition_by_lists
 from fl.data.partition import partition
 from fl.data.samples import Partition, Samples
-from fl.data.sets import load
+from fl.data.sets import adjusted, load
 from fl.data.sources import as_dataset, from_hf, from_torch
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Part",
     "Partition",
     "Samples",
+    "adjusted",
     "as_dataset",
     "batches",
     "evaluation_batches",

@@ -24,12 +24,10 @@ def batches(
     indices: NDArray[np.integer],
     batch_size: int,
     rng: np.random.Generator,
-    *,
-    augment: bool | None = None,
 ) -> Iterator[Batch]:
     """One epoch over the training samples `indices`, the last small batch included.
 
-    `augment` overrides the data set's own flag. One random batch: next(batches(...)).
+    Images are cropped and mirrored where the data set says so. One random batch: next(batches(...)).
 
     >>> import fl, numpy as np
     >>> data = fl.data.load("digits")
@@ -39,10 +37,7 @@ def batches(
     _check(batch_size, indices, data.train)
     order = rng.permutation(indices)
     shifts, mirrored = rng.integers(0, 2 * PAD + 1, (2, len(order))), rng.random(len(order)) < 0.5
-    change = data.augment if augment is None else augment
-    if change and not data.is_image:
-        raise ValueError(f"expected images to crop and mirror, got samples {data.shape} of {data.name}")
-    return _train(data, order, shifts, mirrored, batch_size, change)
+    return _train(data, order, shifts, mirrored, batch_size)
 
 
 def evaluation_batches(data: Dataset, indices: NDArray[np.integer], batch_size: int) -> Iterator[Batch]:
@@ -61,12 +56,12 @@ def evaluation_batches(data: Dataset, indices: NDArray[np.integer], batch_size: 
 
 
 def _train(
-    data: Dataset, order: NDArray, shifts: NDArray, mirrored: NDArray, batch_size: int, change: bool
+    data: Dataset, order: NDArray, shifts: NDArray, mirrored: NDArray, batch_size: int
 ) -> Iterator[Batch]:
     for start in range(0, len(order), batch_size):
         now = slice(start, start + batch_size)
         part = data.train.take(order[now])
-        if change:
+        if data.augment:
             part = Part(crop_and_mirror(part.x, shifts[:, now], mirrored[now]), part.labels)
         yield _batch(data, part)
 

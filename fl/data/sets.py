@@ -30,29 +30,25 @@ BINARIES = {binary.name: binary for binary in (cifar.CIFAR10, cifar.CIFAR100)}
 _CHUNK = 512
 
 
-def load(
-    name: str, root: str | Path | None = None, *, size: int | None = None, natural: bool = False
-) -> Dataset:
+def load(name: str, root: str | Path | None = None, *, natural: bool = False) -> Dataset:
     """The data set of that name, or in the file of that path.
 
-    `size`: resize images to size x size; `natural`: groups of an .npz file are clients (arrays.py).
+    `natural`: groups of an .npz file are clients (arrays.py). `adjusted` resizes images.
 
     >>> load("digits")
     Dataset(digits, 1,438 + 359 images (1, 8, 8), 10 classes)
     """
     folder = data_root(root)
     if code.reference(name) is not None:
-        data = own.from_code(name, natural=natural)
-    elif name == "digits":
-        data = npz.read(name, Path(__file__).with_name("digits.npz"))
-    elif name in BINARIES:
-        data = _cifar(BINARIES[name], folder)
-    else:
-        path = Path(name).expanduser() if is_path(name) else folder / f"{name}.npz"
-        if not path.is_file():
-            raise FileNotFoundError(_absent(name, path))
-        data = npz.read(path.stem, path, grouped=name == "ham10000", natural=natural)
-    return data if size is None else resized(data, size)
+        return own.from_code(name, natural=natural)
+    if name == "digits":
+        return npz.read(name, Path(__file__).with_name("digits.npz"))
+    if name in BINARIES:
+        return _cifar(BINARIES[name], folder)
+    path = Path(name).expanduser() if is_path(name) else folder / f"{name}.npz"
+    if not path.is_file():
+        raise FileNotFoundError(_absent(name, path))
+    return npz.read(path.stem, path, grouped=name == "ham10000", natural=natural)
 
 
 def data_root(root: str | Path | None = None) -> Path:

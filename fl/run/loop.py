@@ -121,11 +121,19 @@ class Run:
         self.options.listener.run_started(self.cfg, self.book.path, self.after.round + 1)
 
     def _env(self, pool: Pool) -> Env:
-        cfg, initial = self.cfg, self.setting.initial
-        sizes = cfg.num_clients, cfg.num_rounds, cfg.seed
-        devices = DeviceModel(**dict(cfg.devices))
-        world = self.topology, pool, devices
-        return Env(cfg.settings, *sizes, initial, *world, cfg.messages, cfg.training)
+        cfg = self.cfg
+        return Env(
+            config=cfg.settings,
+            num_clients=cfg.num_clients,
+            num_rounds=cfg.num_rounds,
+            seed=cfg.seed,
+            initial=self.setting.initial,
+            topology=self.topology,
+            executor=pool,
+            devices=DeviceModel(**dict(cfg.devices)),
+            training=cfg.training,
+            messages=cfg.messages,
+        )
 
     def _rounds(self, env: Env, pool: Pool, numerics: history.Numerics) -> Iterator[metrics.Record]:
         saved = self.after.round

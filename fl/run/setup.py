@@ -5,8 +5,7 @@ from typing import Any
 import sparse_engine as se
 from fl import config
 from fl.config import Config
-from fl.data import Dataset, Partition, as_dataset, load, partition
-from fl.data.sets import adjusted
+from fl.data import Dataset, Partition, adjusted, as_dataset, load, partition
 from fl.run import own
 from fl.run.own import NOTHING, Own
 from fl.train import network
@@ -33,7 +32,16 @@ def prepare(cfg: Config, given: Own = NOTHING) -> Setting:
     exempt = tuple(cfg.model.exempt)
     initial = se.compress(net, exempt=exempt)
     cost = Cost.of(net, initial.layout, data.shape)
-    return Setting(cfg.training, exempt, cfg.seed, data, parts, net, initial, cost, cfg.data.augment)
+    return Setting(
+        training=cfg.training,
+        exempt=exempt,
+        seed=cfg.seed,
+        data=data,
+        partition=parts,
+        network=net,
+        initial=initial,
+        cost=cost,
+    )
 
 
 def _data(cfg: Config, given: Any) -> Dataset:

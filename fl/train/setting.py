@@ -10,16 +10,15 @@ from fl.data import Dataset, Partition
 from fl.train.cost import Cost
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Setting:
     """What all workers of a run share, and none changes."""
 
     training: config.Training
     exempt: tuple[str, ...]
     seed: int
-    data: Dataset
+    data: Dataset  # its `augment` says whether images are cropped and mirrored
     partition: Partition
     network: nn.Module  # a dense one with w0: workers copy it
     initial: se.Model  # w0, everything stored
     cost: Cost
-    augment: bool | None = None  # None: as the data set says

@@ -149,7 +149,7 @@ class EngineTurn:
         return self._batches(indices, self._setting.training.batch_size, generator)
 
     def _batches(self, indices: NDArray[np.integer], size: int, generator: np.random.Generator) -> Batches:
-        return batches(self._setting.data, indices, size, generator, augment=self._setting.augment)
+        return batches(self._setting.data, indices, size, generator)
 
     @property
     def _samples(self) -> NDArray[np.integer]:

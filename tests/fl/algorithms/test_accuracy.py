@@ -6,10 +6,9 @@ from dataclasses import replace
 import comparisons
 import pytest
 from central import env, model
-from fakes import accuracy
+from fakes import accuracy, make_env
 
 from fl.algorithms import ditto, fedavg, feddst
-from fl.algorithms.base import Env
 from fl.compare import report as compare_report
 from fl.compare import results
 from fl.compare import table as compare_table
@@ -73,8 +72,8 @@ def test_the_kept_numbers_are_those_of_the_kept_models(name, tiny):
     worker, last = Worker(setting), {}
     with Threads(setting, 1) as executor:
         cfg = algorithm.Config(clients_per_round=1)
-        world = (cfg, 4, 4, 2, setting.initial, None, executor, DeviceModel())
-        world = Env(*world, training=setting.training)
+        given = {"initial": setting.initial, "training": setting.training, "num_rounds": 4}
+        world = make_env(cfg, 4, executor, seed=2, **given)
         state = algorithm.init(world)
         for t in range(4):
             (sampled,) = fedavg.inputs(state, t, world)

@@ -5,10 +5,11 @@ import types
 import numpy as np
 import pytest
 import torch
+from fakes import make_env
 
 import sparse_engine as se
 from fl import algorithms
-from fl.algorithms.base import Algorithm, Env, Round, apart, gossip, message_sizes, server
+from fl.algorithms.base import Algorithm, Round, apart, gossip, message_sizes, server
 from fl.algorithms.messages import Sent
 from fl.run import metrics
 from fl.train.report import Report
@@ -95,7 +96,7 @@ def three_of_six():
     bitmap = layout.bitmap_of({"w": torch.tensor([[True, False, True, True]])})
     model = se.Model(layout, bitmap, torch.ones(3), empty, empty.long())
     traffic = server(6, [1, 3, 4], Sent(model, 100), [Sent(model, n) for n in (10, 20, 30)])
-    env = Env(None, 6, 1, 3, None, None, None, DeviceModel())
+    env = make_env(None, 6, seed=3)
     accuracy = [None, 0.5, 0.25, 0.5, 0.5, 0.75]
     return Round(None, [model] * 6, apart(env, 0), traffic, {}, accuracy, [0.5] * 6)
 
@@ -142,7 +143,7 @@ def test_a_server_can_be_the_slowest_link():
 
 def test_durations_are_in_units_of_the_usual_device():
     def env(**devices):
-        return Env(None, 50, 1, 3, None, None, None, DeviceModel(**devices))
+        return make_env(None, 50, seed=3, devices=DeviceModel(**devices))
 
     assert env().durations(0).tolist() == [1.0] * 50
     slow = env(kind="lognormal")

@@ -6,17 +6,15 @@ The trainer here has f_k(x) = |x - b_k|^2 / 2, whose gradient is x - b_k, and "t
 import numpy as np
 import pytest
 import torch
-from fakes import Serial, Trainer
+from fakes import Serial, Trainer, make_env
 
 import sparse_engine as se
 from fl import config
 from fl.algorithms import beer
-from fl.algorithms.base import Env
 from fl.config import Training
 from fl.run import runs
 from fl.run.rundir import METRICS, read_jsonl
 from fl.world import topology
-from fl.world.devices import DeviceModel
 from sparse_engine.model.model import Entry
 
 LAYOUT = se.Layout(("w",), ((1, 4),), (Entry("b", (1,), torch.float32),))
@@ -47,7 +45,7 @@ def env(num_clients=3, kind="full", training=None, degree=2, **settings):
     graph = topology.make(kind, num_clients, degree=degree)
     work = Serial(Trainer(model([0] * 5), train, gradient=gradient))
     given = Training(**({"lr_decay": 1.0} | (training or {})))
-    return Env(cfg, num_clients, 100, 0, model([0] * 5), graph, work, DeviceModel(), training=given)
+    return make_env(cfg, num_clients, work, initial=model([0] * 5), topology=graph, training=given)
 
 
 def rounds(world, count):

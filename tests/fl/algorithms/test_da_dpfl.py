@@ -8,15 +8,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from fakes import Serial, Trainer
+from fakes import Serial, Trainer, make_env
 
 import sparse_engine as se
 from fl.algorithms import da_dpfl
-from fl.algorithms.base import Env
 from fl.algorithms.da_dpfl import Client, Config, State
 from fl.rng import stream
 from fl.world import topology
-from fl.world.devices import DeviceModel
 from sparse_engine.model.model import Entry
 
 LAYOUT = se.Layout(("w",), ((1, 4),), (Entry("b", (1,), torch.float32),))
@@ -56,16 +54,8 @@ def bits(pattern):
 def env(num_clients=3, num_rounds=100, kind="full", **settings):
     cfg = Config(**({"reuse_index": "id", "max_wait": 1} | settings))
     graph = topology.make(kind, num_clients)
-    return Env(
-        cfg,
-        num_clients,
-        num_rounds,
-        0,
-        INITIAL,
-        graph,
-        Serial(Trainer(INITIAL, train, mirrored)),
-        DeviceModel(),
-    )
+    given = {"initial": INITIAL, "topology": graph, "num_rounds": num_rounds}
+    return make_env(cfg, num_clients, Serial(Trainer(INITIAL, train, mirrored)), **given)
 
 
 def three(t_star=None):

@@ -4,18 +4,16 @@ import numpy as np
 import pytest
 import torch
 from by_hand import INITIAL, env, model, numbers, rounds
-from fakes import Serial, trained
+from fakes import Serial, make_env, trained
 
 import sparse_engine as se
 from fl.algorithms import dfedavgm, dfedsam
-from fl.algorithms.base import Env
 from fl.algorithms.dfedsam import Client, Config, State
 from fl.algorithms.messages import Sent
 from fl.config import Messages
 from fl.run import setup
 from fl.train.worker import Worker
 from fl.world import topology
-from fl.world.devices import DeviceModel
 
 GAINS = np.array([[1, 0, 0, 2, 4], [2, 4, 0, 0, 4], [6, 0, 8, 0, 4]])
 
@@ -93,17 +91,8 @@ def setting(tiny):
 
 def world_of(setting, cfg, kind):
     graph = topology.make(kind, 4, degree=2)
-    return Env(
-        cfg,
-        4,
-        5,
-        0,
-        setting.initial,
-        graph,
-        Serial(Worker(setting)),
-        DeviceModel(),
-        training=setting.training,
-    )
+    given = {"initial": setting.initial, "training": setting.training, "num_rounds": 5}
+    return make_env(cfg, 4, Serial(Worker(setting)), topology=graph, **given)
 
 
 def test_without_going_uphill_it_is_dfedavg_bit_by_bit(setting):

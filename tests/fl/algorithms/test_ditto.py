@@ -6,18 +6,16 @@ import numpy as np
 import pytest
 import torch
 from central import env, model, random_env, vector
-from fakes import accuracy, trained
+from fakes import accuracy, make_env, trained
 
 from fl import config
 from fl.algorithms import ditto, fedavg
-from fl.algorithms.base import Env
 from fl.algorithms.ditto import Config
 from fl.run import runs, setup
 from fl.run.events import Listener
 from fl.run.executor import Threads
 from fl.train.worker import Worker
 from fl.world import topology
-from fl.world.devices import DeviceModel
 
 INITIAL = model([1, 2, 3, 4, 10])
 GOALS = [[3, 2, 3, 4, 10], [1, 6, 3, 4, 10], [1, 2, 11, 4, 2]]
@@ -92,17 +90,8 @@ def setting(tiny):
 
 
 def real(setting, executor, cfg):
-    return Env(
-        cfg,
-        4,
-        3,
-        0,
-        setting.initial,
-        topology.make("full", 4),
-        executor,
-        DeviceModel(),
-        training=setting.training,
-    )
+    given = {"initial": setting.initial, "training": setting.training, "num_rounds": 3}
+    return make_env(cfg, 4, executor, topology=topology.make("full", 4), **given)
 
 
 def same(a, b):

@@ -6,19 +6,17 @@ import numpy as np
 import pytest
 import torch
 from central import env, model, random_env, vector
-from fakes import accuracy, trained
+from fakes import accuracy, make_env, trained
 
 import sparse_engine as se
 from fl import config
 from fl.algorithms import fedavg
-from fl.algorithms.base import Env
 from fl.algorithms.fedavg import Config
 from fl.config import ConfigError, Messages
 from fl.run import runs, setup
 from fl.run.executor import Threads
 from fl.run.rundir import METRICS, read_jsonl
 from fl.train.worker import Worker
-from fl.world.devices import DeviceModel
 
 INITIAL = model([1, 2, 3, 4, 10])
 GOALS = [[3, 2, 3, 4, 10], [1, 6, 3, 4, 10], [1, 2, 11, 4, 2]]
@@ -88,8 +86,8 @@ def test_one_client_is_sgd(tiny):
     setting = setup.prepare(tiny("training.epochs=2"))
     model, worker = setting.initial, Worker(setting)
     with Threads(setting, 1) as executor:
-        world = (Config(clients_per_round=1), 1, 3, 0, setting.initial, None, executor, DeviceModel())
-        world = Env(*world, training=setting.training)
+        given = {"initial": setting.initial, "training": setting.training, "num_rounds": 3}
+        world = make_env(Config(clients_per_round=1), 1, executor, **given)
         state = fedavg.init(world)
         for t in range(3):
             result = fedavg.run_round(state, t, world)

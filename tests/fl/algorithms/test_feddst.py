@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 import torch
 from central import LARGER, LAYOUT, bitmap, env, model, random_env, stored, vector
+from fakes import make_env
 
 import sparse_engine as se
 from fl.algorithms import fedavg, feddst
-from fl.algorithms.base import Env
 from fl.algorithms.feddst import Config
 from fl.run import setup
 from fl.run.executor import Threads
-from fl.world.devices import DeviceModel
 
 GOALS = [[10, 0, 4, 0, 2], [0, 0, 0, -12, 4], [14, 0, 8, 0, 6]]
 SIZES = LARGER.segments.sizes
@@ -127,7 +126,8 @@ def test_the_global_density_is_kept_layer_by_layer(tiny, interval):
     setting = setup.prepare(tiny())
     with Threads(setting, 2) as executor:
         cfg = Config(clients_per_round=3, interval=interval)
-        world = Env(cfg, 4, 4, 0, setting.initial, None, executor, DeviceModel(), training=setting.training)
+        given = {"initial": setting.initial, "training": setting.training, "num_rounds": 4}
+        world = make_env(cfg, 4, executor, **given)
         state = feddst.init(world)
         counts = state.model.bitmap.counts
         for t in range(4):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fl.data import from_arrays, load
-from fl.data.sets import adjusted, data_root
+from fl.data import adjusted, from_arrays, load
+from fl.data.sets import data_root
 
 
 def test_digits_come_with_the_package(monkeypatch, tmp_path):
@@ -104,7 +104,7 @@ def blocks(root, size=8):
 @pytest.mark.parametrize("size", [2, 4, 8, 16])
 def test_resizing_keeps_the_corners_and_the_order(tmp_path, size):
     quarters = blocks(tmp_path)
-    data = load("blocks", tmp_path, size=size)
+    data = adjusted(load("blocks", tmp_path), size=size)
     assert data.shape == (3, size, size) and data.train.x.dtype == np.uint8
     corners = data.train.x[:, :, :: size - 1, :: size - 1].astype(int)
     near = 0 if size >= 8 else 60 if size == 2 else 30  # a small image's corner is a mean around it
@@ -124,7 +124,7 @@ def test_resizing_keeps_the_corners_and_the_order(tmp_path, size):
 def test_resizing_is_bilinear(tmp_path, row, size, expected):
     x = np.tile(np.array(row, np.uint8), (20, len(row), 1))
     np.savez(tmp_path / "row.npz", x=x, y=np.zeros(20, int))
-    images = load("row", tmp_path, size=size).train.x
+    images = adjusted(load("row", tmp_path), size=size).train.x
     np.testing.assert_array_equal(images, np.tile(expected, (16, 1, size, 1)))
 
 
@@ -133,26 +133,27 @@ def test_shrinking_leaves_no_pixel_out(tmp_path):
     row = np.zeros(16, np.uint8)
     row[[3, 4, 11, 12]] = 255
     np.savez(tmp_path / "row.npz", x=np.tile(row, (20, 16, 1)), y=np.zeros(20, int))
-    images = load("row", tmp_path, size=2).train.x
+    images = adjusted(load("row", tmp_path), size=2).train.x
     assert 0.2 * 255 < images.min() and images.max() < 0.3 * 255  # about a quarter is white
 
 
 def test_same_size_is_the_same_set(tmp_path):
     blocks(tmp_path)
-    np.testing.assert_array_equal(load("blocks", tmp_path, size=8).train.x, load("blocks", tmp_path).train.x)
+    data = load("blocks", tmp_path)
+    assert adjusted(data, size=8) is data
     with pytest.raises(ValueError, match="at least 1 pixel, got 0"):
-        load("blocks", tmp_path, size=0)
+        adjusted(data, size=0)
 
 
 def test_resizing_takes_no_generator_and_no_gradient(tmp_path):
     blocks(tmp_path)
     before = torch.random.get_rng_state()
-    load("blocks", tmp_path, size=4)
+    adjusted(load("blocks", tmp_path), size=4)
     assert torch.equal(before, torch.random.get_rng_state())
 
 
 def test_real_ham10000(real):
-    data = real("ham10000", size=64)
+    data = adjusted(real("ham10000"), size=64)
     assert data.shape == (3, 64, 64)
     assert data.classes == ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
     counts = np.bincount(data.train.labels) + np.bincount(data.test.labels)

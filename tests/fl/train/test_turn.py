@@ -133,9 +133,8 @@ def test_gradient_is_of_the_mean_loss_over_all_samples(make, kernels):
     found, report = worker.turn(1, 0, state).gradient()
     setting = worker.setting
     part = setting.data.train.take(setting.partition.train.of(1))
-    (x, y), *more = batches(
-        setting.data, setting.partition.train.of(1), len(part.labels), rng.stream(0, "any"), augment=False
-    )
+    plain = replace(setting.data, augment=False)
+    (x, y), *more = batches(plain, setting.partition.train.of(1), len(part.labels), rng.stream(0, "any"))
     assert not more and len(y) % 7
     net = dense(worker, state)
     gradients = masked_gradients(net, se.masks(state), x, y)
