@@ -11,9 +11,10 @@ from sparsefl.kernels.native import extension, num_threads, pointer
 from sparsefl.kernels.pack import pack, unpack
 from sparsefl.kernels.registry import register
 from sparsefl.kernels.sparse_conv import _cpu_plan as plan
+from sparsefl.kernels.sparse_conv._cpu_geometry import is_linear
 from sparsefl.kernels.sparse_conv._cpu_plan import Direction
 from sparsefl.kernels.sparse_conv._cpu_planes import Planes
-from sparsefl.kernels.sparse_conv._cpu_sweep import DenseSweep, Sweep, is_linear
+from sparsefl.kernels.sparse_conv._cpu_sweep import DenseSweep, Sweep
 from sparsefl.kernels.sparse_conv.conv import Conv
 
 

@@ -69,12 +69,14 @@ def make_planes(
     stride: int,
     axes: list[list[Axis]],
     grid: tuple[int, int],
+    lanes: int | None = None,
 ) -> Planes:
+    """`lanes`: batch columns side by side; None: those that need the fewest tiles."""
     height, width, batch = size
     top, left = (max(pair[i].before for pair in axes) for i in (0, 1))
     below, right = (max(pair[i].after for pair in axes) for i in (0, 1))
     tile = extension().conv_tile()
-    lanes = choose_lanes(tile, grid[1], batch)
+    lanes = lanes or choose_lanes(tile, grid[1], batch)
     positions = tile // lanes
     rows = grid[0] + top + below
     columns = ceil(grid[1] / positions) * positions + left + right

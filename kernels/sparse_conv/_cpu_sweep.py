@@ -3,7 +3,7 @@
 This file decides how many input channels make a block, and builds the order.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import ceil
@@ -16,18 +16,18 @@ from torch import Tensor
 from sparsefl.kernels import bitmap, memory
 from sparsefl.kernels.layout import Bitmap
 from sparsefl.kernels.native import extension, pointer
+from sparsefl.kernels.sparse_conv._cpu_geometry import (
+    FEW,
+    FEW_LINEAR,
+    channels_in_l1,
+    is_linear,
+    tap_bytes,
+    tiles_together,
+)
 from sparsefl.kernels.sparse_conv._cpu_planes import Axis, Planes
 from sparsefl.kernels.sparse_conv.conv import Conv
 
-L1 = 20 * 1024  # bytes of a block's input that stay in L1 beside sums and weights
 L2 = 128 * 1024  # bytes of the sums of a group of rows
-FEW = 24  # weights of a row and block below which its overhead shows: then blocks double
-FEW_LINEAR = 40  # the same for linear layers, which reuse no input: blocks double until rows have this many
-
-
-def is_linear(conv: Conv, height: int, width: int) -> bool:
-    """Has it one position, and nothing around it?"""
-    return (height, width) == conv.kernel == (1, 1) and conv.padding == (0, 0)
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class DenseSweep:
 
 
 def make_sweep(
-    conv: Conv, planes: Planes, direction: str, axes: list[Axis], phase: int, dense: bool
+    conv: Conv, planes: Planes, direction: str, axes: Sequence[Axis], phase: int, dense: bool
 ) -> Sweep | DenseSweep:
     """The weights of a pass, in blocks of channels; made once for all batch sizes that share the lanes."""
     key = (direction, phase, replace(planes, batch=0, chunks=0), extension().isa(), dense)
@@ -95,14 +95,14 @@ def make_sweep(
     return conv.plans.part(key, lambda: make(conv, planes, direction, axes))
 
 
-def _sparse_sweep(conv: Conv, planes: Planes, direction: str, axes: list[Axis]) -> Sweep:
+def _sparse_sweep(conv: Conv, planes: Planes, direction: str, axes: Sequence[Axis]) -> Sweep:
     """The stored weights, by visits of a row to a block of channels."""
     transposed = direction != "forward"
     rows = conv.in_channels if transposed else conv.out_channels
     pointers, indices, *positions = (
         bitmap.transpose(conv.bitmap, conv.out_channels) if transposed else bitmap.csr(conv.bitmap, rows)
     )
-    taps = _tap_bytes(conv, planes, axes)
+    taps = tap_bytes(conv.kernel, planes, axes)
     pattern = extension().ConvPattern(
         transposed=transposed,
         rows=rows,
@@ -130,9 +130,9 @@ def _sparse_sweep(conv: Conv, planes: Planes, direction: str, axes: list[Axis]) 
     return Sweep(rows, block, group, starts, order, offsets, at, None)
 
 
-def _dense_sweep(conv: Conv, planes: Planes, direction: str, axes: list[Axis]) -> DenseSweep:
+def _dense_sweep(conv: Conv, planes: Planes, direction: str, axes: Sequence[Axis]) -> DenseSweep:
     """Every tap of every channel for every row, rows in threes."""
-    at = _tap_bytes(conv, planes, axes)
+    at = tap_bytes(conv.kernel, planes, axes)
     used = np.flatnonzero(at >= 0)
     channels = np.arange(planes.channels, dtype=np.int64) * 4 * planes.channel_size
     offsets = (channels[:, None] + at.reshape(-1)[used]).reshape(-1).astype(np.uint32).view(np.int32)
@@ -140,8 +140,7 @@ def _dense_sweep(conv: Conv, planes: Planes, direction: str, axes: list[Axis]) -
     taps = planes.channels * len(used)
     channels_of_block = _block(conv, planes, at)
     width = conv.output_size(planes.height, planes.width)[1] if direction == "forward" else 1
-    across = ceil(width * planes.lanes / extension().conv_tile())
-    tiles = next(n for n in (4, 2, 1) if across % n == 0)
+    tiles = tiles_together(width, planes)
     each = max(1, len(used))
     fewer = max(1, channels_of_block // tiles)
     make_index = partial(_dense_index, conv.bitmap, (*conv.shape[:2], conv.taps), used, direction)
@@ -159,32 +158,12 @@ def _dense_index(stored: Bitmap, shape: tuple[int, ...], used: np.ndarray, direc
     return torch.from_numpy(np.ascontiguousarray(index.reshape(-(-rows // 3), 3, taps).transpose(0, 2, 1)))
 
 
-def _tap_bytes(conv: Conv, planes: Planes, axes: list[Axis]) -> np.ndarray:
-    """int64 [kh, kw]: bytes from an output position to what a tap meets in channel 0; -1: not here."""
-    at = np.full(conv.kernel, -1, dtype=np.int64)
-    for i, j in np.ndindex(*conv.kernel):
-        down, across = axes[0].shift[i], axes[1].shift[j]
-        if down is not None and across is not None:
-            plane = axes[0].phase[i] * planes.phases + axes[1].phase[j]
-            position = (down + planes.top) * planes.columns + across + planes.left
-            at[i, j] = 4 * (plane * planes.plane_size + position * planes.lanes)
-    return at
-
-
 def _block(conv: Conv, planes: Planes, at: np.ndarray) -> int:
     """Input channels whose part under a tile fits into L1; more where rows are short."""
-    tile = extension().conv_tile()
-    used = at[at >= 0]
-    segments = len(np.unique(used // (4 * planes.columns * planes.lanes))) or 1
-    part = (
-        4
-        * segments
-        * (tile + (planes.columns - tile // planes.lanes) % (tile // planes.lanes) * planes.lanes)
-    )
-    block = max(1, L1 // part)
+    block = channels_in_l1(planes, at)
     if is_linear(conv, planes.height, planes.width):
         while conv.density * block < FEW_LINEAR and block < planes.channels:
             block *= 2
-    elif conv.density * block * max(1, len(used)) < FEW:
+    elif conv.density * block * max(1, int((at >= 0).sum())) < FEW:
         block *= 2
     return min(block, planes.channels)
