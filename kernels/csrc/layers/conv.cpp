@@ -27,20 +27,12 @@ struct Four {
   }
 };
 
-// Four consecutive weights; get<k> is the k-th in every lane.
-#if SPARSE_LANES == 8
+// Four consecutive weights, in one load; get<k> is the k-th in every lane.
 struct Weights {
-  __m256 all;
-  explicit Weights(const float* p) : all(_mm256_broadcast_ps(reinterpret_cast<const __m128*>(p))) {}
-  template <int K> vf get() const { return (vf)_mm256_permute_ps(all, K * 0x55); }
+  vf all;
+  explicit Weights(const float* p) : all(repeat(p)) {}
+  template <int K> vf get() const { return fours<K, K, K, K>(all, all); }
 };
-#else
-struct Weights {
-  const float* p;
-  explicit Weights(const float* p) : p(p) {}
-  template <int K> vf get() const { return splat(p[K]); }
-};
-#endif
 
 static inline const float* moved(const float* x, uint32_t bytes) {
   return reinterpret_cast<const float*>(reinterpret_cast<const char*>(x) + bytes);

@@ -14,34 +14,59 @@ namespace {
 constexpr int R = 8;         // vectors of a tile: enough chains to hide the latency of a multiply-add
 constexpr int TILE = R * W;  // floats of a tile
 
-// out[k] = start[k] + the sum of the lanes of v[k]
-static inline void add_sums(float* out, const vf (&v)[4], const float* start) {
-#if SPARSE_LANES == 8
-  const __m256 ab = _mm256_hadd_ps((__m256)v[0], (__m256)v[1]), cd = _mm256_hadd_ps((__m256)v[2], (__m256)v[3]);
-  const __m256 all = _mm256_hadd_ps(ab, cd);
-  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
-  _mm_storeu_ps(out, _mm_add_ps(four, _mm_loadu_ps(start)));
+typedef float vf4 __attribute__((vector_size(16)));
+typedef float vf4_any __attribute__((vector_size(16), aligned(4), may_alias));
+
+// The sum of the four quarters (of 16 lanes) or halves (of 8).
+static inline vf4 fold(vf v) {
+#if SPARSE_LANES == 16
+  const auto half = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
+                    __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+  return __builtin_shufflevector(half, half, 0, 1, 2, 3) + __builtin_shufflevector(half, half, 4, 5, 6, 7);
+#elif SPARSE_LANES == 8
+  return __builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7);
 #else
-  for (int k = 0; k < 4; k++) {
-    float total = 0;
-    for (int i = 0; i < W; i++) total += v[k][i];
-    out[k] = start[k] + total;
-  }
+  return v;
 #endif
+}
+
+// The four, in all lanes. Intrinsics, for GCC makes two shuffles out of what is one load.
+static inline vf repeat(const float* p) {
+#if SPARSE_LANES == 16
+  return (vf)_mm512_maskz_broadcast_f32x4(ALL, _mm_loadu_ps(p));
+#elif SPARSE_LANES == 8
+  return (vf)_mm256_broadcast_ps(reinterpret_cast<const __m128*>(p));
+#else
+  return load(p);
+#endif
+}
+
+// In every four lanes: two of a, then two of b, by their number in the four.
+template <int I, int J, int K, int L> static inline vf fours(vf a, vf b) {
+#if SPARSE_LANES == 16
+  return __builtin_shufflevector(a, b, I, J, K + 16, L + 16, I + 4, J + 4, K + 20, L + 20, I + 8, J + 8, K + 24, L + 24,
+                                 I + 12, J + 12, K + 28, L + 28);
+#elif SPARSE_LANES == 8
+  return __builtin_shufflevector(a, b, I, J, K + 8, L + 8, I + 4, J + 4, K + 12, L + 12);
+#else
+  return __builtin_shufflevector(a, b, I, J, K + 4, L + 4);
+#endif
+}
+
+// out[k] = start[k] + the sum of the lanes of v[k]: shuffles, for a weight gradient needs one for every weight and
+// tile.
+static inline void add_sums(float* out, const vf (&v)[4], const float* start) {
+  const vf ab = fours<0, 1, 2, 3>(v[0], v[1]) + fours<2, 3, 0, 1>(v[0], v[1]);
+  const vf cd = fours<0, 1, 2, 3>(v[2], v[3]) + fours<2, 3, 0, 1>(v[2], v[3]);
+  const vf4 sums = fold(fours<0, 2, 0, 2>(ab, cd) + fours<1, 3, 1, 3>(ab, cd));
+  *reinterpret_cast<vf4_any*>(out) = sums + *reinterpret_cast<const vf4_any*>(start);
 }
 
 static inline void add_sums(float* out, const vf (&v)[4]) { add_sums(out, v, out); }
 
 static inline float sum_lanes(vf v) {
-#if SPARSE_LANES == 8
-  const __m128 half = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
-  const __m128 pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
-  return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
-#else
-  float total = 0;
-  for (int i = 0; i < W; i++) total += v[i];
-  return total;
-#endif
+  const vf4 four = fold(v);
+  return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
 static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
