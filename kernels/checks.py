@@ -1,4 +1,9 @@
-"""Argument checks that the operations share. A ValueError says what was wanted and what came, by name."""
+"""Argument checks that the operations share. A ValueError says what was wanted and what came, by name.
+
+They run at every call of every operation, so each is a plain loop; texts are made when something is wrong.
+"""
+
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -7,46 +12,57 @@ FLOATS = (torch.float32, torch.float64)
 
 
 def same_shape(**tensors: Tensor) -> None:
-    shapes = {name: tuple(x.shape) for name, x in tensors.items()}
-    if len(set(shapes.values())) > 1:
-        raise ValueError(f"expected one shape, got {shapes}")
+    first, *others = tensors.values()
+    for x in others:
+        if x.shape != first.shape:
+            _refuse("one shape", {name: tuple(x.shape) for name, x in tensors.items()})
 
 
 def contiguous(**tensors: Tensor) -> None:
-    strided = {name: x.stride() for name, x in tensors.items() if not x.is_contiguous()}
-    if strided:
-        raise ValueError(f"expected contiguous tensors, got strides {strided}")
+    for x in tensors.values():
+        if not x.is_contiguous():
+            strided = {name: x.stride() for name, x in tensors.items() if not x.is_contiguous()}
+            _refuse("contiguous tensors", strided, "strides ")
 
 
 def dtype(*wanted: torch.dtype, **tensors: Tensor) -> None:
-    wrong = {name: x.dtype for name, x in tensors.items() if x.dtype not in wanted}
-    if wrong:
-        raise ValueError(f"expected dtype {' or '.join(map(str, wanted))}, got {wrong}")
+    for x in tensors.values():
+        if x.dtype not in wanted:
+            wrong = {name: x.dtype for name, x in tensors.items() if x.dtype not in wanted}
+            _refuse(f"dtype {' or '.join(map(str, wanted))}", wrong)
 
 
 def same_dtype(**tensors: Tensor) -> None:
-    dtypes = {name: x.dtype for name, x in tensors.items()}
-    if len(set(dtypes.values())) > 1:
-        raise ValueError(f"expected one dtype, got {dtypes}")
+    first, *others = tensors.values()
+    for x in others:
+        if x.dtype != first.dtype:
+            _refuse("one dtype", {name: x.dtype for name, x in tensors.items()})
 
 
 def same_device(**tensors: Tensor) -> None:
-    devices = {name: str(x.device) for name, x in tensors.items()}
-    if len(set(devices.values())) > 1:
-        raise ValueError(f"expected one device, got {devices}")
+    first, *others = tensors.values()
+    for x in others:
+        if x.device != first.device:
+            _refuse("one device", {name: str(x.device) for name, x in tensors.items()})
 
 
 def flat(**tensors: Tensor) -> None:
-    """1-D, contiguous, float32 or float64: what packed values are."""
-    shapes = {name: tuple(x.shape) for name, x in tensors.items() if x.dim() != 1}
-    if shapes:
-        raise ValueError(f"expected 1-D tensors, got {shapes}")
+    """1-D, contiguous, float32 or float64, on one device: what packed values are."""
+    for x in tensors.values():
+        if x.dim() != 1:
+            shapes = {name: tuple(x.shape) for name, x in tensors.items() if x.dim() != 1}
+            _refuse("1-D tensors", shapes)
     contiguous(**tensors)
     dtype(*FLOATS, **tensors)
     same_device(**tensors)
 
 
 def length(wanted: int, what: str, **tensors: Tensor) -> None:
-    wrong = {name: x.numel() for name, x in tensors.items() if x.numel() != wanted}
-    if wrong:
-        raise ValueError(f"expected {wanted} {what}, got {wrong}")
+    for x in tensors.values():
+        if x.numel() != wanted:
+            wrong = {name: x.numel() for name, x in tensors.items() if x.numel() != wanted}
+            _refuse(f"{wanted} {what}", wrong)
+
+
+def _refuse(wanted: str, got: object, kind: str = "") -> NoReturn:
+    raise ValueError(f"expected {wanted}, got {kind}{got}")

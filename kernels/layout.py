@@ -20,11 +20,26 @@ from torch import Tensor
 WORD = 64
 
 
+class Derived(dict[str, Any]):
+    """What backends computed from an object and keep with it. A copy of the object starts without."""
+
+    def of(self, key: str, make: Callable[[], Any]) -> Any:
+        """What is kept under `key`; it is made where there is nothing yet."""
+        try:
+            return self[key]
+        except KeyError:
+            return self.setdefault(key, make())
+
+    def __reduce__(self) -> tuple[type["Derived"], tuple[()]]:
+        return Derived, ()
+
+
 @dataclass(frozen=True)
 class Segments:
     """How many entries each tensor of the arena has, and where it starts."""
 
     sizes: tuple[int, ...]
+    derived: Derived = field(default_factory=Derived, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sizes", tuple(int(n) for n in self.sizes))
@@ -52,6 +67,18 @@ class Segments:
     def num_words(self) -> int:
         return int(self.starts[-1])
 
+    @cached_property
+    def ragged(self) -> tuple[Tensor, Tensor]:
+        """int64: the last word of each segment that has padding, and its bits that are not padding."""
+        ragged = [(i, n % WORD) for i, n in enumerate(self.sizes) if n % WORD]
+        ends = torch.tensor([int(self.starts[i + 1]) - 1 for i, _ in ragged], dtype=torch.int64)
+        return ends, torch.tensor([(1 << bits) - 1 for _, bits in ragged], dtype=torch.int64)
+
+    def padded(self, words: Tensor) -> bool:
+        """Whether all bits of these words that pad a segment are 0."""
+        ends, keep = (x.to(words.device) for x in self.ragged)
+        return not (words[ends] & ~keep).any()
+
 
 @dataclass(frozen=True, eq=False)
 class Bitmap:
@@ -60,22 +87,16 @@ class Bitmap:
     words: Tensor  # int64 [num_words]
     segments: Segments
     offsets: Tensor  # int64 [L + 1] on the CPU: first packed value of each segment, and the end
-    _derived: dict[str, Any] = field(default_factory=dict, repr=False)
+    derived: Derived = field(default_factory=Derived, repr=False)
 
     @cached_property
     def nnz(self) -> int:
         return int(self.offsets[-1])
 
-    @property
+    @cached_property
     def counts(self) -> Tensor:
         """int64 [L]: stored entries of each segment."""
         return self.offsets.diff()
-
-    def derived(self, key: str, make: Callable[["Bitmap"], Any]) -> Any:
-        """What a backend computed from this bitmap and keeps with it (a rank directory, a device copy)."""
-        if key not in self._derived:
-            self._derived[key] = make(self)
-        return self._derived[key]
 
     def segment(self, i: int) -> "Bitmap":
         """Segment i alone; shares memory."""

@@ -114,7 +114,7 @@ def use_threads(count: int) -> Iterator[None]:
 
 def pointer(x: torch.Tensor, dtype: torch.dtype = torch.float32) -> int:
     """The address of a contiguous CPU tensor of this dtype: what the native code takes."""
-    if x.dtype != dtype or x.device.type != "cpu" or not x.is_contiguous():
+    if x.dtype != dtype or not x.is_cpu or not x.is_contiguous():
         raise ValueError(
             f"native kernels take contiguous CPU tensors of {dtype}, "
             f"got {x.dtype} on {x.device} with strides {x.stride()}"
@@ -131,7 +131,11 @@ def address(data: NDArray[np.uint8]) -> int:
 
 
 def placement(segments: Segments) -> Any:
-    """The structure Segments of the native code: where the tensors of a model lie."""
+    """The structure Segments of the native code: where the tensors of a model lie. Made once for each."""
+    return segments.derived.of("native", lambda: _placement(segments))
+
+
+def _placement(segments: Segments) -> Any:
     return extension().Segments(
         count=len(segments),
         starts=pointer(segments.starts, torch.int64),

@@ -117,7 +117,7 @@ def chunks(offsets: Tensor) -> Tensor:
 
 def ranks(bitmap: Bitmap) -> Tensor:
     """int64 [blocks]: packed index of the first stored entry of each block (or where it would be)."""
-    return bitmap.derived("triton_ranks", _ranks)
+    return bitmap.derived.of("triton_ranks", lambda: _ranks(bitmap))
 
 
 def counts(words: Tensor, table: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sparsefl.kernels import checks, memory, registry
-from sparsefl.kernels.layout import WORD, Bitmap, Csr, Segments, Transpose
+from sparsefl.kernels.layout import Bitmap, Csr, Segments, Transpose
 
 _call = registry.bind(__name__)
 _MOST = 2**31 - 1  # CSR indices are int32
@@ -23,11 +23,13 @@ def make(words: Tensor, segments: Segments | Sequence[int]) -> Bitmap:
     segments = segments if isinstance(segments, Segments) else Segments(tuple(segments))
     checks.dtype(torch.int64, words=words)
     checks.contiguous(words=words)
-    checks.length(segments.num_words, f"words for sizes {segments.sizes}", words=words)
-    offsets = torch.zeros(len(segments) + 1, dtype=torch.int64)
-    if segments.num_words:
-        _no_padding_bits(words, segments)
-        offsets[1:] = _call("bitmap_count", words.device, words, segments).cumsum(0)
+    if words.numel() != segments.num_words:
+        raise ValueError(
+            f"expected {segments.num_words} words for sizes {segments.sizes}, got {words.numel()}"
+        )
+    offsets = memory.plain(len(segments) + 1, torch.int64)
+    if not _call("bitmap_count", words.device, words, segments, offsets):
+        raise ValueError("expected zero bits after the end of every tensor, got some set")
     return Bitmap(words, segments, offsets)
 
 
@@ -66,7 +68,7 @@ def to(bitmap: Bitmap, device: torch.device) -> Bitmap:
 def complement(bitmap: Bitmap) -> Bitmap:
     """What `bitmap` does not store; the padding stays zero."""
     words = bitmap.words.bitwise_not()
-    ends, keep = _last_words(bitmap.segments, words.device)
+    ends, keep = (x.to(words.device) for x in bitmap.segments.ragged)
     words[ends] &= keep
     return make(words, bitmap.segments)
 
@@ -108,17 +110,3 @@ def _matrix(bitmap: Bitmap, rows: int) -> int:
 
 def _ints(bitmap: Bitmap) -> Callable[[int], Tensor]:
     return lambda n: memory.plain(n, torch.int32, bitmap.words.device)
-
-
-def _last_words(segments: Segments, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The last word of each segment that has padding, and its bits that are not padding."""
-    ragged = [(i, n % WORD) for i, n in enumerate(segments.sizes) if n % WORD]
-    ends = segments.starts[[i + 1 for i, _ in ragged]] - 1 if ragged else torch.empty(0, dtype=torch.int64)
-    keep = torch.tensor([(1 << bits) - 1 for _, bits in ragged], dtype=torch.int64)
-    return ends.to(device), keep.to(device)
-
-
-def _no_padding_bits(words: Tensor, segments: Segments) -> None:
-    ends, keep = _last_words(segments, words.device)
-    if (words[ends] & ~keep).any():
-        raise ValueError("expected zero bits after the end of every tensor, got some set")

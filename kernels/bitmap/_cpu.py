@@ -9,10 +9,8 @@ from sparsefl.kernels.registry import register
 
 
 @register("bitmap_count", "cpu")
-def bitmap_count(words: Tensor, segments: Segments) -> Tensor:
-    counts = torch.empty(len(segments), dtype=torch.int64)
-    extension().bitmap_count(_words(words), placement(segments), _words(counts))
-    return counts
+def bitmap_count(words: Tensor, segments: Segments, offsets: Tensor) -> bool:
+    return extension().bitmap_count(_words(words), placement(segments), _words(offsets))
 
 
 @register("bitmap_from_mask", "cpu")

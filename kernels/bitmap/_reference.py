@@ -9,11 +9,12 @@ from sparsefl.kernels.registry import register
 
 
 @register("bitmap_count", "reference")
-def bitmap_count(words: Tensor, segments: Segments) -> Tensor:
-    per_word = bits(words).sum(1).cpu()
-    return torch.stack(
-        [per_word[lo:hi].sum() for lo, hi in zip(segments.starts[:-1], segments.starts[1:], strict=True)]
-    )
+def bitmap_count(words: Tensor, segments: Segments, offsets: Tensor) -> bool:
+    """Writes the offsets of a Bitmap; False when a bit is set after the end of a tensor."""
+    before = torch.zeros(len(words) + 1, dtype=torch.int64)
+    before[1:] = bits(words).sum(1).cumsum(0)
+    offsets.copy_(before[segments.starts])
+    return segments.padded(words)
 
 
 @register("bitmap_from_mask", "reference")

@@ -17,11 +17,14 @@ from sparsefl.kernels.registry import register
 
 
 @register("bitmap_count", "triton")
-def bitmap_count(words: Tensor, segments: Segments) -> Tensor:
+def bitmap_count(words: Tensor, segments: Segments, offsets: Tensor) -> bool:
     table = tile.blocks(segments, words.device)
     total = torch.zeros(len(segments), dtype=torch.int64, device=words.device)
-    total.index_add_(0, table[:, 3], tile.counts(words, table))  # integers: any order gives one result
-    return total.cpu()
+    if len(table):
+        total.index_add_(0, table[:, 3], tile.counts(words, table))  # integers: any order gives one result
+    offsets[0] = 0
+    offsets[1:] = total.cumsum(0)
+    return segments.padded(words)
 
 
 @tile.kernel

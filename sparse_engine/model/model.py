@@ -65,10 +65,25 @@ class Layout:
     def integers(self) -> tuple[Entry, ...]:
         return tuple(entry for entry in self.rest if entry.dtype in _INTEGERS)
 
+    @cached_property
+    def num_floats(self) -> int:
+        """How many numbers `floats` have."""
+        return _size(self.floats)
+
+    @cached_property
+    def num_integers(self) -> int:
+        """How many numbers `integers` have."""
+        return _size(self.integers)
+
+    @cached_property
+    def _index(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self.names)}
+
     def index(self, name: str) -> int:
-        if name not in self.names:
+        """Return the number of a prunable weight in the arena."""
+        if name not in self._index:
             raise ValueError(f"expected a prunable weight out of {list(self.names)}, got {name!r}")
-        return self.names.index(name)
+        return self._index[name]
 
     def bitmap(self, words: Tensor) -> Bitmap:
         """Return the checked pattern with these words; the caller must not write into them afterwards."""
@@ -86,7 +101,7 @@ class Layout:
 
     def differences(self, other: "Layout") -> list[str]:
         """Return how `other` differs, one line per tensor; an empty list when the two are equal."""
-        if self == other:
+        if self is other or self == other:
             return []
         ours, theirs = self._described(), other._described()
         named = dict.fromkeys([*ours, *theirs])
@@ -131,8 +146,8 @@ class Model:
         words = self.bitmap.words
         checks.same_device(bitmap=words, values=self.values, rest=self.rest, integers=self.integers)
         checks.length(self.bitmap.nnz, "packed values in the bitmap", values=self.values)
-        checks.length(_size(self.layout.floats), "entries of float tensors", rest=self.rest)
-        checks.length(_size(self.layout.integers), "entries of integer tensors", integers=self.integers)
+        checks.length(self.layout.num_floats, "entries of float tensors", rest=self.rest)
+        checks.length(self.layout.num_integers, "entries of integer tensors", integers=self.integers)
 
     @property
     def packed(self) -> Packed:

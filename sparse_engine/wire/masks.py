@@ -104,7 +104,7 @@ def read(codec: Codec, section: Bytes, segments: Segments, flips: Flips, known: 
 
 def digest(bitmap: Bitmap) -> int:
     """Return the number by which sender and receiver agree on a known mask."""
-    return bitmap.derived("checksum", lambda b: checksum(as_bytes(b.words)))
+    return bitmap.derived.of("checksum", lambda: checksum(as_bytes(bitmap.words)))
 
 
 def _bits(bitmap: Bitmap) -> list[Bytes]:

@@ -1,5 +1,8 @@
 """sparsefl.kernels.bitmap against plain torch and scipy, on every variant."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -70,13 +73,34 @@ def test_segment_is_a_view():
     assert torch.equal(bitmap.to_mask(part), bitmap.to_mask(pattern)[80:])
 
 
+@pytest.mark.parametrize("variant", variants("bitmap"))
+def test_bits_after_the_end_of_any_tensor_are_refused(variant):
+    for sizes, word in (((10, 70), 0), ((70, 10), 1), ((64, 10, 64), 1)):
+        words = torch.zeros(Segments(sizes).num_words, dtype=torch.int64)
+        words[word] = 1 << 9 if sizes[0] != 70 else 1 << 5
+        with use_backend(variant):
+            assert bitmap.make(words, sizes).nnz == 1
+            words[word] |= 1 << 10
+            with pytest.raises(ValueError, match="zero bits after the end"):
+                bitmap.make(words, sizes)
+
+
+def test_a_copy_keeps_no_address_of_the_original():
+    pattern = random_bitmap([70, 10, 200], 0.4)
+    pattern.derived.of("kept", lambda: 1)
+    bitmap.to_mask(pattern)
+    assert pattern.segments.derived and pattern.derived.of("kept", lambda: 2) == 1
+    for copied in (copy.deepcopy(pattern), pickle.loads(pickle.dumps(pattern))):
+        assert not copied.derived and not copied.segments.derived
+        assert copied.segments == pattern.segments and torch.equal(copied.words, pattern.words)
+        assert torch.equal(bitmap.to_mask(copied), bitmap.to_mask(pattern))
+
+
 def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="expected 2 words"):
         bitmap.make(torch.zeros(3, dtype=torch.int64), (65,))
     with pytest.raises(ValueError, match="dtype torch.int64"):
         bitmap.make(torch.zeros(2), (65,))
-    with pytest.raises(ValueError, match="zero bits after the end"):
-        bitmap.make(torch.full((1,), 1 << 10), (10,))
     with pytest.raises(ValueError, match="dtype torch.bool"):
         bitmap.from_mask(torch.zeros(8))
     with pytest.raises(ValueError, match="contiguous"):

@@ -31,12 +31,16 @@ void transpose_bits(uint64_t a[64]) {
 
 }  // namespace
 
-void bitmap_count(const uint64_t* words, Segments segments, int64_t* counts) {
+bool bitmap_count(const uint64_t* words, Segments segments, int64_t* offsets) {
+  int64_t n = offsets[0] = 0;
+  bool clean = true;  // no bit after the end of a tensor
   for (int64_t l = 0; l < segments.count; l++) {
-    int64_t n = 0;
-    for (int64_t i = segments.starts[l]; i < segments.starts[l + 1]; i++) n += popcount(words[i]);
-    counts[l] = n;
+    const int64_t end = segments.starts[l + 1], over = (segments.dense[l + 1] - segments.dense[l]) & 63;
+    for (int64_t i = segments.starts[l]; i < end; i++) n += popcount(words[i]);
+    offsets[l + 1] = n;
+    clean &= !over || !(words[end - 1] >> over);
   }
+  return clean;
 }
 
 void bitmap_from_mask(const uint8_t* mask, Segments segments, uint64_t* words) {
