@@ -3,9 +3,12 @@
 In training the order is random, and where the set says so (CIFAR) every image is cropped at random out of
 itself with 4 black pixels around it, and mirrored with probability 1/2. All of an epoch's randomness is drawn
 when it starts: neither the batch size nor how far somebody reads changes it.
+
+Batches of images are [n, C, H, W]. Their memory is in that order too, or [C, H, W, n] (`batch_last`), which
+sparse layers read without a copy. The values are the same bits.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
@@ -24,6 +27,8 @@ def batches(
     indices: NDArray[np.integer],
     batch_size: int,
     rng: np.random.Generator,
+    *,
+    batch_last: bool = False,
 ) -> Iterator[Batch]:
     """One epoch over the training samples `indices`, the last small batch included.
 
@@ -37,10 +42,15 @@ def batches(
     _check(batch_size, indices, data.train)
     order = rng.permutation(indices)
     shifts, mirrored = rng.integers(0, 2 * PAD + 1, (2, len(order))), rng.random(len(order)) < 0.5
-    return _train(data, order, shifts, mirrored, batch_size)
+    parts = _parts(data.train, order, batch_size)
+    if data.augment:
+        parts = _changed(parts, shifts, mirrored)
+    return _normalised(parts, data, batch_last)
 
 
-def evaluation_batches(data: Dataset, indices: NDArray[np.integer], batch_size: int) -> Iterator[Batch]:
+def evaluation_batches(
+    data: Dataset, indices: NDArray[np.integer], batch_size: int, *, batch_last: bool = False
+) -> Iterator[Batch]:
     """The test samples `indices` in their order, as they are.
 
     >>> import fl, numpy as np
@@ -49,21 +59,21 @@ def evaluation_batches(data: Dataset, indices: NDArray[np.integer], batch_size: 
     [(2, 1, 8, 8), (1, 1, 8, 8)]
     """
     _check(batch_size, indices, data.test)
-    return (
-        _batch(data, data.test.take(indices[start : start + batch_size]))
-        for start in range(0, len(indices), batch_size)
-    )
+    return _normalised(_parts(data.test, indices, batch_size), data, batch_last)
 
 
-def _train(
-    data: Dataset, order: NDArray, shifts: NDArray, mirrored: NDArray, batch_size: int
-) -> Iterator[Batch]:
-    for start in range(0, len(order), batch_size):
-        now = slice(start, start + batch_size)
-        part = data.train.take(order[now])
-        if data.augment:
-            part = Part(crop_and_mirror(part.x, shifts[:, now], mirrored[now]), part.labels)
-        yield _batch(data, part)
+def _parts(part: Part, indices: NDArray[np.integer], batch_size: int) -> Iterator[Part]:
+    for start in range(0, len(indices), batch_size):
+        yield part.take(indices[start : start + batch_size])
+
+
+def _changed(parts: Iterable[Part], shifts: NDArray, mirrored: NDArray) -> Iterator[Part]:
+    """Every part cropped and mirrored; `shifts` and `mirrored` are of all samples in their order."""
+    seen = 0
+    for part in parts:
+        now = slice(seen, seen + len(part))
+        yield Part(crop_and_mirror(part.x, shifts[:, now], mirrored[now]), part.labels)
+        seen = now.stop
 
 
 def crop_and_mirror(images: X, shifts: NDArray, mirrored: NDArray) -> X:
@@ -77,13 +87,18 @@ def crop_and_mirror(images: X, shifts: NDArray, mirrored: NDArray) -> X:
     return out
 
 
-def _batch(data: Dataset, part: Part) -> Batch:
-    x, labels = torch.from_numpy(part.x).float(), torch.from_numpy(part.labels)
-    if not data.mean:
-        return x, labels
-    shape = (-1, 1, 1) if data.is_image else (-1,)
+def _normalised(parts: Iterable[Part], data: Dataset, batch_last: bool) -> Iterator[Batch]:
+    turned = batch_last and data.is_image
+    shape = (-1, 1, 1, 1) if turned else (-1, 1, 1) if data.is_image else (-1,)
     mean, std = (torch.tensor(values, dtype=torch.float32).view(shape) for values in (data.mean, data.std))
-    return x.sub_(mean).div_(std), labels
+    for part in parts:
+        samples = torch.from_numpy(part.x)
+        if turned:
+            samples = samples.permute(1, 2, 3, 0)
+        x = samples.to(torch.float32, memory_format=torch.contiguous_format)
+        if data.mean:
+            x.sub_(mean).div_(std)
+        yield x.permute(3, 0, 1, 2) if turned else x, torch.from_numpy(part.labels)
 
 
 def _check(batch_size: int, indices: NDArray, part: Part) -> None:

@@ -20,7 +20,12 @@ Use = Callable[[str, Tensor], None]
 
 
 class Engine(ABC):
-    """One network, whose parameters `load` overwrites. Not for two threads at once."""
+    """One network, whose parameters `load` overwrites. Not for two threads at once.
+
+    `batch_last`: whether it reads images whose memory is [C, H, W, n] without a copy.
+    """
+
+    batch_last = False
 
     def __init__(self, net: nn.Module, exempt: tuple[str, ...]) -> None:
         self._net, self._exempt = net, exempt

@@ -10,6 +10,8 @@ from fl.train.local import Local
 class Layers(Engine):
     """Our sparse layers in place of the network's own."""
 
+    batch_last = True
+
     def __init__(self, network: nn.Module, exempt: tuple[str, ...]) -> None:
         super().__init__(se.sparsify(network, masks={}, exempt=exempt), exempt)
 

@@ -63,7 +63,8 @@ class EngineTurn:
         setting = self._setting
         indices = setting.partition.test.of(self.k)
         right = 0
-        for x, y in evaluation_batches(setting.data, indices, setting.training.batch_size):
+        size, order = setting.training.batch_size, self._engine.batch_last
+        for x, y in evaluation_batches(setting.data, indices, size, batch_last=order):
             right += int((self._engine.predict(x) == y).sum())
         return right / len(indices) if len(indices) else None
 
@@ -149,7 +150,8 @@ class EngineTurn:
         return self._batches(indices, self._setting.training.batch_size, generator)
 
     def _batches(self, indices: NDArray[np.integer], size: int, generator: np.random.Generator) -> Batches:
-        return batches(self._setting.data, indices, size, generator)
+        order = self._engine.batch_last
+        return batches(self._setting.data, indices, size, generator, batch_last=order)
 
     @property
     def _samples(self) -> NDArray[np.integer]:

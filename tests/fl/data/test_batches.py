@@ -15,8 +15,8 @@ from fl.data.dataset import statistics
 from fl.rng import stream
 
 
-def epoch(data, indices, size, seed=0):
-    return list(batches(data, np.asarray(indices), size, stream(seed, "batches")))
+def epoch(data, indices, size, seed=0, **options):
+    return list(batches(data, np.asarray(indices), size, stream(seed, "batches"), **options))
 
 
 def joined(parts):
@@ -161,10 +161,35 @@ def test_evaluation_keeps_order_and_images(pictures):
     assert y.tolist() == (indices % 3).tolist()
 
 
-def test_batches_are_the_callers_own(pictures):
+@pytest.mark.parametrize("augment", [False, True])
+@pytest.mark.parametrize("size", [1, 7, 40])
+def test_batch_last_changes_the_memory_alone(pictures, augment, size):
+    data, tested = pictures(augment=augment), np.arange(20)
+    pairs = [
+        (epoch(data, range(40), size), epoch(data, range(40), size, batch_last=True)),
+        (evaluation_batches(data, tested, size), evaluation_batches(data, tested, size, batch_last=True)),
+    ]
+    for plain, turned in pairs:
+        for (x, y), (x2, y2) in zip(plain, turned, strict=True):
+            assert torch.equal(x, x2) and torch.equal(y, y2)
+            assert x.is_contiguous() and x2.permute(1, 2, 3, 0).is_contiguous()
+
+
+def test_batch_last_says_nothing_about_vectors():
+    x = np.random.default_rng(0).normal(size=(20, 5)).astype(np.float32)
+    data = standardised(from_arrays(x, np.zeros(20, int), x, np.zeros(20, int)))
+    (plain, _), (turned, _) = (
+        next(evaluation_batches(data, np.arange(20), 20, batch_last=last)) for last in (False, True)
+    )
+    assert torch.equal(plain, turned) and turned.is_contiguous()
+
+
+@pytest.mark.parametrize("batch_last", [False, True])
+def test_batches_are_the_callers_own(pictures, batch_last):
     data = pictures()
     before = data.train.x.copy(), data.train.labels.copy(), data.test.labels.copy()
-    for x, y in [*epoch(data, range(40), 8), *evaluation_batches(data, np.arange(20), 8)]:
+    how = {"batch_last": batch_last}
+    for x, y in [*epoch(data, range(40), 8, **how), *evaluation_batches(data, np.arange(20), 8, **how)]:
         x.zero_()
         y.zero_()
     np.testing.assert_array_equal(before[0], data.train.x)

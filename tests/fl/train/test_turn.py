@@ -14,6 +14,8 @@ from fl import rng
 from fl.data import batches, evaluation_batches
 from fl.errors import Diverged, Stopped
 from fl.run import setup
+from fl.train.dense import Dense
+from fl.train.layers import Layers
 from fl.train.local import Local, Pull
 from fl.train.trainer import train_and_test
 from fl.train.worker import Worker
@@ -72,6 +74,26 @@ def assert_is(state, net, rtol=1e-3, atol=1e-5):
         assert torch.allclose(state.tensor(name).to_dense().double(), wanted[name], rtol=rtol, atol=atol)
     for name, x in state.rest_tensors().items():
         assert torch.allclose(x.double(), wanted[name], rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize(("kernels", "engine"), [("sparse", Layers), ("dense", Dense)])
+def test_images_come_in_the_memory_order_that_the_engine_reads(make, monkeypatch, kernels, engine):
+    seen = []
+
+    def spied(method):
+        def call(self, x, *rest):
+            seen.append(x.permute(1, 2, 3, 0) if kernels == "sparse" else x)
+            return method(self, x, *rest)
+
+        return call
+
+    for name in ("backward", "predict", "dense_gradients"):
+        monkeypatch.setattr(engine, name, spied(getattr(engine, name)))
+    worker = make(f"training.kernels={kernels}")
+    turn = worker.turn(0, 0, masked(worker))
+    train_and_test(turn, Local.of(worker.setting.training, 0))
+    turn.grow(0.3)
+    assert len(seen) >= 4 and all(x.is_contiguous() for x in seen)
 
 
 @pytest.mark.parametrize("kernels", ["sparse", "dense"])
