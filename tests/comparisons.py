@@ -8,7 +8,7 @@ from pathlib import Path
 from fl import config
 from fl.compare import plan as compare_plan
 from fl.compare.plan import Plan
-from fl.run import metrics
+from fl.run import metrics, stopping
 
 KEYS = (
     "bytes_total bytes_total_paper bytes_total_dense bytes_busiest bytes_busiest_paper bytes_busiest_dense "
@@ -60,6 +60,6 @@ def _write(path: Path, cfg: config.Config, rounds: Sequence[dict]) -> None:
     counts = [[k % 7 + c for c in range(2)] for k in range(cfg.num_clients)]
     partition = {"classes": ["cat", "dog"], "train": counts, "test": counts}
     (path / "partition.json").write_text(json.dumps(partition))
-    if len(rounds) == cfg.num_rounds:
+    if len(rounds) == stopping.length(cfg, rounds):
         summary = metrics.summarise(cfg, rounds, 2, {"torch": "9.9", "commit": f"c0ffee{cfg.seed}"})
         (path / "summary.json").write_text(json.dumps(summary))

@@ -66,6 +66,7 @@ class Shown(Display):
         self.last = now
 
     def run_finished(self, run: Run, summary: Record) -> None:
+        self.estimate.left[run] = 0  # it may have stopped early
         best, last = (percent(summary[f"accuracy_{which}"]) for which in ("best", "last"))
         self.note(f"{self._place(run)}: accuracy {last}, best {best}, {duration(summary['wall_s'])}")
 

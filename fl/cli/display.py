@@ -19,7 +19,7 @@ from rich.text import Text
 from fl.cli.exits import say
 from fl.config import Config
 from fl.keys import Key
-from fl.report.summary import SUMMARY_COLUMNS, describe, summary_rows
+from fl.report.summary import SUMMARY_COLUMNS, describe, how_long, summary_rows
 from fl.run import keys
 from fl.run.events import Listener, Record
 from fl.units import duration, percent, size
@@ -103,7 +103,7 @@ def for_console(console: Console) -> Listener:
 def summary_table(summary: Record) -> Table:
     """What a run gave and what it cost, for a terminal."""
     table = Table(
-        title=Text(f"{summary['name']}: {summary['algorithm']}, {summary['num_rounds']} rounds"),
+        title=Text(f"{summary['name']}: {summary['algorithm']}, {how_long(summary)}"),
         title_justify="left",
     )
     for i, name in enumerate(SUMMARY_COLUMNS):

@@ -68,6 +68,8 @@ def run(console: Console, given: Arguments) -> int:
         if given.resume is None:
             assert given.source is not None  # check() saw to it
             cfg, notes = config.read(given.source, given.changes)
+            if given.baseline is not None:
+                runs.twin_of(cfg, given.baseline)  # refused now, not after hours
             path = given.out or Path("runs") / f"{cfg.name}-{datetime.now():%Y%m%d-%H%M%S}"
             summary = runs.start(cfg, path, _options(console, given), notes)
         else:

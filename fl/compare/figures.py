@@ -12,6 +12,7 @@ from fl.compare.results import Comparison, figures, spread
 from fl.report import figures as report_figures
 from fl.report import page
 from fl.report.page import Curve, Panel
+from fl.run import keys
 from fl.run.recorded import Record
 from fl.units import quantity
 from fl.world.devices import dollars
@@ -24,7 +25,7 @@ _WIDE_RANGE = 4  # of the ends of lines, above which an axis is logarithmic
 
 
 class Line(NamedTuple):
-    """One algorithm: as many rounds as all of its runs have."""
+    """One algorithm: runs of one length. One that stopped early keeps its last values, and pays no more."""
 
     name: str
     place: int  # in the plan: it looks the same in all figures
@@ -69,12 +70,20 @@ def drawn(comparison: Comparison) -> list[Line]:
     for place, name in enumerate(comparison.plan.entries):
         done = comparison.finished(name)
         runs = [one.rounds for one in done or comparison.of(name) if one.rounds]
-        shortest = min(map(len, runs), default=0)
-        if runs:
-            shown = name if done else f"{name} (not finished)"
-            lines.append(Line(shown, place, [rounds[:shortest] for rounds in runs]))
+        if runs and done:
+            longest = max(map(len, runs))
+            lines.append(Line(name, place, [_held(rounds, longest) for rounds in runs]))
+        elif runs:
+            shortest = min(map(len, runs))
+            lines.append(Line(f"{name} (not finished)", place, [rounds[:shortest] for rounds in runs]))
     bands = any(len(line.runs) > 1 for line in lines)
     return [_alone(line) if bands and len(line.runs) == 1 else line for line in lines]
+
+
+def _held(rounds: list[Record], number: int) -> list[Record]:
+    """So many rounds: after the last one nothing is trained, and clients use the models that they have."""
+    still = rounds[-1] | {key.of: 0 for key in keys.costs()}
+    return rounds + [still | {"round": t} for t in range(len(rounds), number)]
 
 
 def _alone(line: Line) -> Line:
@@ -87,7 +96,8 @@ def over_rounds(lines: Sequence[Line]) -> Panel:
         figure = _share(_per_round(lines, accuracy, _ACCURACY))
     text = (
         "Test accuracy over all clients, each with the model that it would use: the one that it trained "
-        "last, or its personal one. Bands: one standard deviation over seeds."
+        "last, or its personal one. Bands: one standard deviation over seeds. A run that stopped early keeps "
+        "its last accuracy in means over seeds, and pays nothing more."
     )
     return Panel("Accuracy", text, figure, _NOTHING)
 

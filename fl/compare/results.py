@@ -17,6 +17,7 @@ comparison.json, of the directory described in fl/compare/runs.py
         state       finished, unfinished, failed, or damaged (fl/compare/check.py)
         message     why it failed, what is damaged, how far it is, from where on it is mixed, or empty
         figures     null unless finished, else
+            rounds                                          how many ran: fewer where it stopped early
             accuracy_best, round_best, accuracy_last5, accuracy_last    as in summary.json (fl/run/keys.py)
             accuracy_global_best, accuracy_global_last5, accuracy_global_last
                                                             of the server's model, null where there is none
@@ -200,6 +201,7 @@ def read(path: Path) -> Comparison:
 def figures(rounds: Sequence[Record]) -> Record:
     """Of a finished run."""
     return {
+        "rounds": len(rounds),
         **metrics.accuracies(rounds),
         "sparsity_last": 1 - rounds[-1]["density_mean"],
         **{key.name: metrics.over_rounds(key, rounds) for key in keys.references()},

@@ -63,14 +63,16 @@ _RESULTS = (
     Column("sparsity_last", "sparsity, last", "{:.3f}".format),
     *_COSTS[:-1],
 )
-_TARGET = (Column("rounds", "rounds", "{:.3g}".format, True), *_COSTS)
+_ROUNDS = Column("rounds", "rounds", "{:.3g}".format, True)
+_TARGET = (_ROUNDS, *_COSTS)
 MEANING = (
     "Means over seeds, ± standard deviation. Accuracy is over all clients, each on its own test samples with "
     "the model that it would use: the one that it trained last, or its personal one (Ditto); in the best "
     "round, and as a mean of the last five. The server's model is tested on all clients too. Sent: bytes of "
     "all messages as they were written. Wall time was measured on the machine of the comparison; time and "
-    "energy of clients' devices are modelled. comparison.json has more: last rounds, the paper's count of "
-    "bytes, the busiest client, the time of local training."
+    "energy of clients' devices are modelled. Where runs stop early (run.patience), rounds are those that "
+    "ran, and sums are over them. comparison.json has more: last rounds, the paper's count of bytes, the "
+    "busiest client, the time of local training."
 )
 
 
@@ -78,6 +80,8 @@ def results(told: Record) -> Shown:
     """A row per algorithm."""
     _refuse_older(told)
     columns = [column for column in _RESULTS if _any(told, "figures", column.key)]
+    if _some_stopped(told):
+        columns.insert(0, _ROUNDS)
     counts = {name: (one["finished"], one["planned"]) for name, one in told["algorithms"].items()}
     return _table(told, "figures", "seeds", counts, columns)
 
@@ -178,6 +182,12 @@ def _cell(spreads: Record | None, column: Column) -> str:
         return NONE
     shown = column.shown(one["mean"])
     return f"{shown} ± {column.shown(one['sd'])}" if column.deviation and one["sd"] is not None else shown
+
+
+def _some_stopped(told: Record) -> bool:
+    """Whether runs ended before their last round; results of older versions have none that did."""
+    done = [run["figures"] for run in told["runs"] if run["figures"]]
+    return any(one.get("rounds", told["num_rounds"]) < told["num_rounds"] for one in done)
 
 
 def _any(told: Record, part: str, key: str) -> bool:

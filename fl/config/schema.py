@@ -186,6 +186,10 @@ class Run(Section):
     """rounds between checkpoints; default: 1 up to 64 MB, then as often as a twentieth of the time allows"""
     record_clients: bool = True
     """write clients.jsonl: one line per client and round"""
+    patience: Count | None = None
+    """stop early: after this many tested rounds without a gain in accuracy_mean; default: all rounds run"""
+    min_gain: Annotated[float, Field(ge=0, lt=1), unless(patience=None)] = 0.0
+    """what counts as a gain: more than this above the last one (0.01: a percentage point)"""
 
 
 class Config(Section):

@@ -10,7 +10,7 @@ from pathlib import Path
 from fl.config import Config
 from fl.report import figures as report_figures
 from fl.report import page
-from fl.report.summary import SUMMARY_COLUMNS, describe, mixed_lines, summary_rows, times
+from fl.report.summary import SUMMARY_COLUMNS, describe, how_long, mixed_lines, summary_rows, times
 from fl.run import recorded
 from fl.run.recorded import Record, Recorded
 from fl.run.rundir import REPORT, RunDirError, write_atomic
@@ -42,8 +42,16 @@ def head(run: Recorded) -> str:
     """Name, state, the figures that matter most, and the table that ends a run."""
     cfg = run.config
     about = "".join(f"<p>{escape(text)}</p>\n" for text in (describe(cfg), cfg.description) if text)
-    state = f"<p><b>Not finished:</b> {len(run.rounds)} of {cfg.num_rounds} rounds.</p>\n"
-    return f"<h1>{escape(cfg.name)}</h1>\n{about}{'' if run.finished else state}{_mixed(run)}{_results(run)}"
+    return f"<h1>{escape(cfg.name)}</h1>\n{about}{_state(run)}{_mixed(run)}{_results(run)}"
+
+
+def _state(run: Recorded) -> str:
+    """Return what is to be said of a run that is not finished, or stopped early."""
+    if not run.finished:
+        return f"<p><b>Not finished:</b> {len(run.rounds)} of {run.config.num_rounds} rounds.</p>\n"
+    if run.summary and run.summary["stopped_early"]:
+        return f"<p><b>Not all rounds:</b> {escape(how_long(run.summary))}.</p>\n"
+    return ""
 
 
 def _mixed(run: Recorded) -> str:

@@ -44,6 +44,14 @@ def _text(value: Any) -> str:
     return "none" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def how_long(summary: Record) -> str:
+    """Return how many rounds ran, such as "50 rounds" or "12 of 50 rounds, stopped early: why"."""
+    planned, stop = summary["num_rounds"], summary["stopped_early"]
+    if stop is None:
+        return f"{planned} rounds"
+    return f"{stop['round'] + 1} of {planned} rounds, stopped early: {stop['why']}"
+
+
 def mixed_lines(summary: Record) -> list[str]:
     """Return from which round on numbers were computed differently, and how; empty if all are alike."""
     parts = summary.get("mixed") or []

@@ -122,6 +122,12 @@ RUN = (
     _run("seed", "of all random draws"),
     _run("num_clients", "as configured", unit="clients"),
     _run("num_rounds", "as configured", unit="rounds"),
+    _run(
+        "stopped_early",
+        'null where all of them ran; else {"round": the last that ran, "why": what `run.patience` saw}. Sums '
+        "are over the rounds that ran",
+        null=True,
+    ),
     _run("kernels", "sparse or dense", unit="text"),
     _run("values", "of messages: fp32, bf16, fp16, q16 or q8", unit="text"),
     _run("accuracy_best", "accuracy_mean of the best round", unit="share", null=True),

@@ -19,7 +19,7 @@ from fl import algorithms
 from fl.algorithms.base import Env
 from fl.config import Config
 from fl.errors import CheckpointError, Diverged
-from fl.run import executor, history, metrics, recorded, restore
+from fl.run import executor, history, metrics, recorded, restore, stopping
 from fl.run.book import Book, Memory
 from fl.run.checkpoint import Head
 from fl.run.events import Listener
@@ -92,7 +92,8 @@ class Run:
         """All rounds that are left, a line each, written to `book`. Between two rounds, and when the iterator
         is closed, everything is as it was before, and `lines` may be asked for the rest."""
         self.book, listener = book, self.options.listener
-        if self.after.round + 1 == self.cfg.num_rounds:
+        self._watch = stopping.Watch(self.cfg, book.rounds() if self.after.round >= 0 else ())
+        if self.after.round + 1 == self.cfg.num_rounds or self._watch.stop:
             return
         numerics = history.same_numerics(self.after.history, self.options.allow_mixed, listener.note)
         with _computing(numerics):
@@ -145,10 +146,15 @@ class Run:
             for t in range(saved + 1, self.cfg.num_rounds):
                 with _computing(numerics):
                     line = self._round(t, env)
-                if self._due(t):
+                stop = self._watch.see(line)
+                if stop or self._due(t):
                     self._save()
                     saved = t
+                if stop:
+                    self.options.listener.note(f"stopped early, after round {stop.round}: {stop.why}")
                 yield line
+                if stop:
+                    return
         except BaseException as stopped:
             if self.after.round > saved and not isinstance(stopped, CheckpointError):
                 self._save()

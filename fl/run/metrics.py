@@ -14,7 +14,7 @@ import sparse_engine as se
 from fl.algorithms.base import Round, mean
 from fl.config import Config
 from fl.keys import Key, summed
-from fl.run import keys
+from fl.run import keys, stopping
 from fl.run.meters.base import Readings
 from fl.train.report import Report
 from fl.world.devices import DeviceModel, Devices
@@ -110,12 +110,14 @@ def client_records(
 
 def summarise(cfg: Config, rounds: Sequence[Record], workers: int, environment: Mapping[str, str]) -> Record:
     """summary.json of the rounds of a run."""
+    stop = stopping.early(cfg, rounds)
     return {
         "name": cfg.name,
         "algorithm": cfg.algorithm,
         "seed": cfg.seed,
         "num_clients": cfg.num_clients,
         "num_rounds": cfg.num_rounds,
+        "stopped_early": stop and stop._asdict(),
         "kernels": cfg.training.kernels,
         "values": cfg.messages.values,
         **accuracies(rounds),

@@ -9,7 +9,7 @@ import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ import numpy as np
 from fl import config
 from fl.config import Config
 from fl.errors import ConfigError, RunDirError
-from fl.run import files, history, keys, metrics
+from fl.run import files, history, keys, metrics, stopping
 from fl.run.files import shown
 from fl.run.history import History
 from fl.run.names import BASELINE, CLIENTS, CONFIG, EXACT, HISTORY, METRICS, PARTITION, SUMMARY
@@ -89,7 +89,7 @@ def read(path: Path | str, clients: bool = True) -> Recorded:
         told = clients and files.exists(path, CLIENTS)
         quartiles, last = by_round(files.each_line(path, CLIENTS)) if told else ({}, [])
         partition, parts = _partition(path), _history(path)
-        _check_number(path, cfg, len(rounds))
+        _check_number(path, cfg, rounds)
         summary = _summary(path, cfg, rounds, parts) if rounds else None
     except OSError as wrong:
         raise RunDirError(f"cannot read the run in {path}: {wrong.strerror or wrong}") from wrong
@@ -115,9 +115,9 @@ def parsed(text: str) -> Config:
         raise ConfigError("expected TOML of few levels, got values nested too deeply") from None
 
 
-def rounds_of(path: Path) -> list[Record]:
-    """The lines of metrics.jsonl, which are numbered from 0 on."""
-    lines = [*files.each_line(path, METRICS)] if files.exists(path, METRICS) else []
+def rounds_of(path: Path, number: int | None = None) -> list[Record]:
+    """The lines of metrics.jsonl, which are numbered from 0 on; the first `number` of them."""
+    lines = [*islice(files.each_line(path, METRICS), number)] if files.exists(path, METRICS) else []
     for t, line in enumerate(lines):
         if type(line.get("round")) is not int or line["round"] != t:
             raise RunDirError(
@@ -139,11 +139,14 @@ def _check_figures(t: int, line: Record) -> None:
             raise RunDirError(f"expected a number as {key} of round {t} in {METRICS}, got {shown(value)}")
 
 
-def _check_number(path: Path, cfg: Config, there: int) -> None:
+def _check_number(path: Path, cfg: Config, rounds: list[Record]) -> None:
+    """All of a finished run, which are fewer where it stopped early, and never more."""
     finished = files.exists(path, SUMMARY)
-    if there > cfg.num_rounds or (finished and there != cfg.num_rounds):
+    there, wanted = len(rounds), stopping.length(cfg, rounds)
+    if there > wanted or (finished and there != wanted):
         what = " of a finished run" if finished else ""
-        raise RunDirError(f"expected {cfg.num_rounds} rounds{what} in {METRICS}, got {there}")
+        early = ", after which it stops early," if wanted < cfg.num_rounds else ""
+        raise RunDirError(f"expected {wanted} rounds{what}{early} in {METRICS}, got {there}")
 
 
 def _same_meaning(rounds: list[Record]) -> None:
@@ -168,7 +171,7 @@ def summarised(
         ) from wrong
     maybe = _nullable(cfg.algorithm)
     lists = {key.name for key in keys.sums(cfg.algorithm) if key.sums == "rounds"}
-    for key in summary.keys() - {*_TEXTS, *lists, "environment"}:
+    for key in summary.keys() - {*_TEXTS, *lists, "environment", "stopped_early"}:
         if _number(summary[key], f"{METRICS}: {key}") is None and key not in maybe:
             raise RunDirError(f"{METRICS}: {key}: expected a number, got none")
     return summary

@@ -12,7 +12,7 @@ import sparse_engine as se
 from fl import config
 from fl.config import Config
 from fl.errors import ConfigError, RunDirError
-from fl.run import files, models, recorded, setup
+from fl.run import files, models, recorded, setup, stopping
 from fl.run.book import Memory
 from fl.run.frame import Frame, Record
 from fl.run.loop import After, Run
@@ -72,7 +72,7 @@ class Result:
             *recorded.by_round(clients),
             setup.shares(setting),
             summary,
-            len(rounds) == cfg.num_rounds,
+            len(rounds) == stopping.length(cfg, rounds),
             after.history,
         )
         return cls(

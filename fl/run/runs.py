@@ -7,7 +7,7 @@ from typing import NamedTuple
 from fl import config
 from fl.config import Config, Loaded
 from fl.errors import Interrupted, RunDirError
-from fl.run import checkpoint, files, origins, recorded, restore
+from fl.run import checkpoint, files, origins, recorded, restore, stopping
 from fl.run.checkpoint import Head
 from fl.run.events import Listener
 from fl.run.loop import After, Options, Run, Summary
@@ -15,7 +15,7 @@ from fl.run.names import BASELINE, CHECKPOINT, CONFIG, EXACT, METRICS, SUMMARY
 from fl.run.rundir import RunDir
 from fl.run.simulation import Simulation
 
-__all__ = ["TWINS", "Interrupted", "Options", "Summary", "baseline", "resume", "start"]
+__all__ = ["TWINS", "Interrupted", "Options", "Summary", "baseline", "resume", "start", "twin_of"]
 
 _DEFAULT = Options()
 
@@ -74,7 +74,7 @@ def _check_lines(run: RunDir, made: Run) -> None:
 def _without_checkpoint(run: RunDir, cfg: Config, options: Options) -> Summary:
     """The run ended and its checkpoints were removed; or no round was finished; or they are lost."""
     rounds = recorded.rounds_of(run.path)
-    if run.has(SUMMARY) and len(rounds) == cfg.num_rounds:
+    if run.has(SUMMARY) and len(rounds) == stopping.length(cfg, rounds):
         return _summary(run)
     if len(rounds) > ((cfg.run.checkpoint_every or 1) if run.has(CHECKPOINT) else 0):
         raise RunDirError(
@@ -97,7 +97,8 @@ def _ended(run: RunDir, cfg: Config, listener: Listener) -> Summary | None:
         return head
 
     head, problems = checkpoint.newest(run / CHECKPOINT, last)
-    if head.round != cfg.num_rounds - 1:
+    there = recorded.rounds_of(run.path, head.round + 1)
+    if head.round + 1 != stopping.length(cfg, there):
         return None
     _tell(listener, problems)
     run.cut(head.marks)
@@ -135,13 +136,25 @@ TWINS = {
 }
 
 
+def twin_of(cfg: Config, against: str) -> Config:
+    """The configuration of the run to compare with. ConfigError: nothing can be compared."""
+    twin = TWINS[against]
+    other = config.changed(cfg, [f"{twin.key}={twin.value}"])
+    if other == cfg:
+        raise config.ConfigError(f"{twin.key}: expected another for a comparison, got {twin.value}")
+    if cfg.run.patience is not None:
+        raise config.ConfigError(
+            "run.patience: expected none for a comparison with a baseline, since both must run the same "
+            f"rounds, got {cfg.run.patience}"
+        )
+    return other
+
+
 def baseline(path: Path | str, options: Options = _DEFAULT, against: str = "dense") -> Summary:
     """The finished run of `path` once more, on dense kernels or with exact messages, in a folder of its own;
     started or resumed. The summary of `path` then names both."""
     cfg, twin = recorded.config_of(Path(path))[0], TWINS[against]
-    other = config.changed(cfg, [f"{twin.key}={twin.value}"])
-    if other == cfg:
-        raise config.ConfigError(f"{twin.key}: expected another for a comparison, got {twin.value}")
+    other = twin_of(cfg, against)
     below = RunDir(path) / twin.folder
     if files.is_folder(below) and files.exists(below, CONFIG):
         resume(below, options)

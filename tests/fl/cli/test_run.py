@@ -42,6 +42,20 @@ def test_a_run_prints_lines_and_a_table(tiny_file, tmp_path):
     assert "not measured" in done.output and str(tmp_path / "run") in done.output.replace("\n", "")
 
 
+def test_a_run_that_stops_early_says_so(tiny_file, tmp_path):
+    soon = ("--set", "run.patience=1", "--set", "run.min_gain=0.9")
+    done = sparsefl("run", tiny_file, "--out", tmp_path / "run", "--workers", 1, *soon)
+    assert done.exit_code == 0, done.output
+    why = "accuracy_mean has not risen by more than 0.9 for 1 rounds"
+    told = " ".join(done.output.split())
+    assert f"stopped early, after round 1: {why}" in told
+    assert f"tiny: da_dpfl, 2 of 5 rounds, stopped early: {why}" in told
+    assert "Not all rounds:" in (tmp_path / "run" / "report.html").read_text()
+    refused = sparsefl("run", tiny_file, "--out", tmp_path / "other", *soon, "--baseline", "dense")
+    assert refused.exit_code == 2 and "run.patience: expected none for a comparison" in refused.output
+    assert not (tmp_path / "other").exists()
+
+
 def test_runs_have_a_default_place(tiny_file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert sparsefl("run", tiny_file, *QUICK).exit_code == 0

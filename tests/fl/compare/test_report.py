@@ -181,6 +181,17 @@ def test_curves_of_what_is_not_finished(tmp_path):
     }  # the rounds that both runs have
 
 
+def test_curves_of_runs_that_stopped_early(tmp_path):
+    """They keep their last accuracy and pay no more."""
+    runs = {"a": [[0.1, 0.2, 0.4, 0.6], [0.5, 0.5]]}
+    comparisons.make(tmp_path / "all", runs, ["run.patience=1"], lines={"a": {"bytes_total": 100}})
+    found = browser.figures(page(tmp_path / "all"))
+    (accuracy,) = (t["y"] for t in found["Accuracy"][0] if t["line"].get("width") != 0)
+    assert accuracy == pytest.approx([0.3, 0.35, 0.45, 0.55])
+    (paid,) = (t["x"] for t in found["Accuracy against bytes"][0] if t["line"].get("width") != 0)
+    assert paid == [100, 200, 250, 300]
+
+
 def test_a_file_that_cannot_be_written(tmp_path):
     comparisons.make(tmp_path / "all", {"a": [[0.5]]})
     (tmp_path / "all" / "report.html").mkdir()

@@ -55,8 +55,11 @@ def test_every_run_against_its_lines(made, told):
             found = [figures[f"bytes_busiest_{what}{count}"] for what in ("mean", "max", "last")]
             assert found == pytest.approx([busiest.mean(), busiest.max(), busiest[-1]])
         assert figures["accuracy_last5"] == pytest.approx(sum(accuracies) / 3)
+        assert figures["rounds"] == 3
         named = {"accuracy_best", "round_best", "accuracy_last5", "accuracy_last", "sparsity_last", *sums}
-        others = {key for key in figures if key not in named and not key.startswith("bytes_busiest_")}
+        others = {
+            key for key in figures if key not in {"rounds", *named} and not key.startswith("bytes_busiest_")
+        }
         assert others == {f"accuracy_global_{what}" for what in ("best", "last5", "last")}
 
 
@@ -133,6 +136,18 @@ def test_the_servers_model_has_a_column(tmp_path):
     shown = compare_table.results(told)
     place = shown.head.index("server's model, best, %")
     assert [row[place] for row in shown.rows] == ["-", "30.00"]
+
+
+def test_runs_that_stopped_early_are_complete(tmp_path):
+    """The table says how many rounds ran, mean and deviation over seeds; without such runs it does not."""
+    runs = {"a": [[0.1, 0.2, 0.4, 0.6], [0.5, 0.5]]}
+    comparisons.make(tmp_path / "all", runs, ["run.patience=1"])
+    told = results.read(tmp_path / "all").to_json()
+    assert told["complete"] and [run["figures"]["rounds"] for run in told["runs"]] == [4, 2]
+    shown = compare_table.results(told)
+    assert shown.head[2] == "rounds" and shown.rows[0][1:3] == ["2", "3 ± 1.41"]
+    comparisons.make(tmp_path / "usual", {"a": [[0.1, 0.2, 0.4, 0.6]]})
+    assert "rounds" not in compare_table.results(results.read(tmp_path / "usual").to_json()).head
 
 
 def test_what_is_not_finished_is_named(tmp_path):
