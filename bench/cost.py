@@ -122,7 +122,7 @@ class Network:
         if not sparsity:
             return self.cost.dense_training(self.samples)
         left = (1 - sparsity) / ERK
-        whole, fixed = self.cost.training(self.erk, self.samples), 3 * self.samples * self.cost.fixed
+        whole, fixed = self.cost.training(self.erk.bitmap, self.samples), 3 * self.samples * self.cost.fixed
         return fixed + left * (whole - fixed)
 
     def message(self, sends: str, sparsity: float) -> int:
@@ -174,7 +174,7 @@ def _without(network: Network, training: float, sparsity: float, printed: str) -
         return f"{training:.2f} without the batch for growth"
     others = {"ERK": se.erk_masks, "uniform": se.uniform_masks}
     counts = {
-        name: network.cost.training(network.at(1 - sparsity, masks), network.samples) / 1e12
+        name: network.cost.training(network.at(1 - sparsity, masks).bitmap, network.samples) / 1e12
         for name, masks in others.items()
         if not (name == "ERK" and sparsity == ERK)
     }

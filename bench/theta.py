@@ -18,7 +18,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fl.simulate.simulate import Settings, simulate
-from fl.world.devices import DeviceModel, dollars
+from fl.world.clock import dollars
+from fl.world.devices import DeviceModel
 
 Row = dict[str, Any]
 CLIENTS, NEIGHBOURS, MAX_WAIT = 100, 10, 10  # K, M and N of the paper

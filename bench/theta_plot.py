@@ -19,7 +19,7 @@ from fl.report.page import (
     dressed,
     grid,
 )
-from fl.world.devices import dollars
+from fl.world.clock import dollars
 from sparsefl.bench import theta
 from sparsefl.bench.theta import Row
 

@@ -47,7 +47,7 @@ def run_round(state: State, t: int, env: Env) -> Round:
     return Round(
         State(clients),
         models=[client.model for client in clients],
-        schedule=together(env, t, neighbours),
+        schedule=together(neighbours),
         traffic=exchange(neighbours, message_sizes([client.sent for client in state.clients])),
         reports=done.reports,
     )

@@ -9,6 +9,7 @@ import sparse_engine as se
 from fl.algorithms.base import Env
 from fl.config import Training
 from fl.rng import stream
+from fl.train.cost import Cost, Costs
 from fl.train.local import Local
 from fl.train.report import Report
 from fl.train.trainer import Gradient, Grown
@@ -106,8 +107,15 @@ class Serial:
             yield Outcome(k, *work(self.trainer, k, tasks[k]))
 
 
+def costs(layout, samples):
+    """One operation per weight, and none for what is not prunable."""
+    weights = sum(layout.segments.sizes)
+    return Costs(Cost((1,) * len(layout.names), 0, 2 * weights), samples)
+
+
 def make_env(config, num_clients, executor=None, *, initial=None, num_rounds=100, seed=0, **parts):
-    """An Env; what is not given is None, or as by default."""
+    """An Env; what is not given is None, or as by default. Clients have a sample each."""
+    work = costs(initial.layout, [1] * num_clients) if initial else None
     return Env(
         config=config,
         num_clients=num_clients,
@@ -115,7 +123,7 @@ def make_env(config, num_clients, executor=None, *, initial=None, num_rounds=100
         seed=seed,
         initial=initial,
         executor=executor,
-        **{"topology": None, "devices": DeviceModel(), "training": Training()} | parts,
+        **{"topology": None, "devices": DeviceModel(), "training": Training(), "costs": work} | parts,
     )
 
 

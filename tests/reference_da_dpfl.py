@@ -61,7 +61,7 @@ class Given(Protocol):
 
     def neighbours(self, t: int) -> list[list[int]]: ...  # G_k^t of all k
     def reuse(self, t: int) -> list[int]: ...  # rho^t
-    def duration(self, t: int) -> list[float]: ...  # simulated training times
+    def duration(self, t: int, masks: Sequence[Masks]) -> list[float]: ...  # simulated, of turns on m_k^t
     def train_batches(self, t: int, k: int) -> list[Batch]: ...  # those of all epochs, in order
     def grow_batch(self, t: int, k: int) -> Batch: ...
     def test_set(self, k: int) -> Batch: ...
@@ -126,7 +126,7 @@ def run(s: Settings, given: Given) -> list[Round]:
     rounds: list[Round] = []
     t_star: int | None = None
     for t in range(s.num_rounds):
-        order, turns = plan(s, given, t)
+        order, turns = plan(s, given, t, masks)
         pruning = t_star is not None and t in pruning_rounds(t_star, s)
         for k in order:  # whoever k waits for has a smaller reuse index
             turn = turns[k]
@@ -173,8 +173,8 @@ def erk_counts(shapes: dict[str, tuple[int, ...]], density: float) -> dict[str, 
 # 2.1, 2.2: who waits for whom
 
 
-def plan(s: Settings, given: Given, t: int) -> tuple[list[int], list[Turn]]:
-    rho, duration, neighbours = given.reuse(t), given.duration(t), given.neighbours(t)
+def plan(s: Settings, given: Given, t: int, masks: Sequence[Masks]) -> tuple[list[int], list[Turn]]:
+    rho, duration, neighbours = given.reuse(t), given.duration(t, masks), given.neighbours(t)
     order = sorted(range(len(rho)), key=lambda k: rho[k])
     done: dict[int, Turn] = {}
     for k in order:

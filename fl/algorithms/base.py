@@ -28,11 +28,13 @@ import sparse_engine as se
 from fl import rng
 from fl.algorithms.messages import Sent
 from fl.config import Messages, Section, Training
+from fl.train.cost import Costs
 from fl.train.local import Local
 from fl.train.report import Report
 from fl.train.work import Executor, Results, Task, Value, Work, collect
+from fl.world.clock import Clock
 from fl.world.devices import DeviceModel
-from fl.world.schedule import Floats, Schedule, plan
+from fl.world.schedule import Schedule, plan
 from fl.world.topology import Neighbours, Topology, from_links
 
 Bytes = NDArray[np.int64]
@@ -70,15 +72,15 @@ class Env:
     executor: Executor
     devices: DeviceModel
     training: Training
+    costs: Costs
     messages: Messages = Messages()
 
     def rng(self, purpose: str, t: int = 0, k: int = 0) -> np.random.Generator:
         return rng.stream(self.seed, purpose, t, k)
 
-    def durations(self, t: int) -> Floats:
-        """Simulated training time of every client in round t, in units of the usual device's."""
-        usual = self.devices.peak_flops / self.devices.over_peak
-        return usual / self.devices.devices(self.num_clients, self.seed, t).flop_rate
+    def clock(self, t: int) -> Clock:
+        """The clock of round t: an algorithm plans with it, `fl.run` reports with it."""
+        return Clock.of(self.devices, self.num_clients, self.seed, t)
 
     def local(self, t: int, **changes: Any) -> Local:
         """Local training in round t, with `changes` as `Local.of` takes them."""
@@ -112,6 +114,9 @@ class Traffic(NamedTuple):
 @dataclass(frozen=True)
 class Round:
     """One round's outcome. `facts` go to metrics.jsonl, `columns` (a value per client) to clients.jsonl.
+
+    `schedule` says who waited for whom. The seconds that are reported follow from it, from the operations of
+    `reports` and from the bytes of `traffic` (fl/world/clock.py).
 
     Accuracies are reported over all clients. Where everybody trains, `reports` have them, and `accuracy` and
     `accuracy_before` stay None. An algorithm in which clients sit out says what the model that each client
@@ -150,9 +155,9 @@ def inputs(clients: Sequence[Member], neighbours: Neighbours) -> dict[int, Input
     }
 
 
-def together(env: Env, t: int, neighbours: Neighbours) -> Schedule:
-    """A round in which nobody waits for anybody."""
-    return plan(neighbours, np.arange(env.num_clients), 0, duration=env.durations(t))
+def together(neighbours: Neighbours) -> Schedule:
+    """A round in which nobody waits for anybody: no times are needed to plan it."""
+    return plan(neighbours, np.arange(neighbours.num_clients), 0)
 
 
 def at_once(
@@ -160,7 +165,6 @@ def at_once(
     clients: Sequence[Mixing],
     neighbours: Neighbours,
     update: Work[Inputs[Mixing], Mixing],
-    t: int,
     env: Env,
 ) -> Round:
     """A round in which everybody takes what its neighbours sent last and does its `update`; `make` makes the
@@ -170,16 +174,16 @@ def at_once(
     return Round(
         make(now),
         models=[client.model for client in now],
-        schedule=together(env, t, neighbours),
+        schedule=together(neighbours),
         traffic=exchange(neighbours, message_sizes([client.sent for client in clients])),
         reports=done.reports,
     )
 
 
-def apart(env: Env, t: int) -> Schedule:
+def apart(num_clients: int) -> Schedule:
     """A round in which clients talk to a server only."""
     nobody = np.empty(0, np.int64)
-    return together(env, t, from_links(env.num_clients, nobody, nobody))
+    return together(from_links(num_clients, nobody, nobody))
 
 
 def exchange(neighbours: Neighbours, sizes: Bytes) -> Traffic:

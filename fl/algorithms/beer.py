@@ -134,7 +134,7 @@ def run_round(state: State, t: int, env: Env) -> Round:
     return Round(
         State(clients),
         models=[client.X for client in clients],
-        schedule=together(env, t, links),
+        schedule=together(links),
         traffic=exchange(links, np.array(sizes, dtype=np.int64)),
         reports=reports,
         facts={"degree_mean": float(links.degrees.mean())},

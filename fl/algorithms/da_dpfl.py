@@ -139,7 +139,14 @@ def run_round(state: State, t: int, env: Env) -> Round:
     max_wait = schedule.max_wait_at(t, env.num_rounds, cfg.max_wait, cfg.max_wait_schedule)
     reuse = schedule.reuse_index(env.num_clients, cfg.reuse_index, env.rng("reuse", t))
     neighbours = env.topology.neighbours(t)
-    plan = schedule.plan(neighbours, reuse, max_wait, wait_rule=cfg.wait_rule, duration=env.durations(t))
+    plan = env.clock(t).plan(
+        neighbours,
+        reuse,
+        max_wait,
+        flop=expected_flop(state, t, env),
+        message_bytes=[client.message.nbytes for client in state.clients],
+        wait_rule=cfg.wait_rule,
+    )
     prune = t in voting.prune_rounds(state.t_star, env.num_rounds, b=cfg.b, c=cfg.c, gaps=cfg.prune_gaps)
     fraction = se.rigl_fraction(t, env.num_rounds, cfg.alpha0)
     update = partial(
@@ -178,6 +185,14 @@ def run_round(state: State, t: int, env: Env) -> Round:
             "pruned": [new.mask.nnz < old.mask.nnz for new, old in pairs],
         },
     )
+
+
+def expected_flop(state: State, t: int, env: Env) -> list[int]:
+    """Operations of every client in round t, growth included, on the mask that it holds when that begins."""
+    local, batches = env.local(t), env.config.grow_batches if env.config.grow == "gradient" else 0
+    return [
+        env.costs.turn(k, client.mask, local, grow_batches=batches) for k, client in enumerate(state.clients)
+    ]
 
 
 def inputs(turn: schedule.Turn, state: State, done: Mapping[int, Client]) -> Inputs[Client]:

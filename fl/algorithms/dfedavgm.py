@@ -72,7 +72,7 @@ def run_round(state: State, t: int, env: Env) -> Round:
     return Round(
         State(tuple(done[k].client for k in range(env.num_clients))),
         models=[done[k].model for k in range(env.num_clients)],
-        schedule=together(env, t, neighbours),
+        schedule=together(neighbours),
         traffic=exchange(neighbours, sizes(state, env.config)),
         reports=reports,
     )

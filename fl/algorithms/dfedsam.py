@@ -58,7 +58,7 @@ def run_round(state: State, t: int, env: Env) -> Round:
     cfg: Config = env.config
     local = env.local(t, rho=cfg.rho, momentum=cfg.momentum, max_norm=cfg.max_norm)
     update = partial(local_update, t=t, local=local, messages=env.messages)
-    return at_once(State, state.clients, env.topology.neighbours(t), update, t, env)
+    return at_once(State, state.clients, env.topology.neighbours(t), update, env)
 
 
 def local_update(

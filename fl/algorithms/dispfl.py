@@ -55,7 +55,7 @@ def run_round(state: State, t: int, env: Env) -> Round:
     fraction = se.rigl_fraction(t, env.num_rounds, cfg.alpha0)
     local = env.local(t, max_norm=cfg.max_norm)
     update = partial(local_update, t=t, local=local, fraction=fraction, cfg=cfg, messages=env.messages)
-    return at_once(State, state.clients, env.topology.neighbours(t), update, t, env)
+    return at_once(State, state.clients, env.topology.neighbours(t), update, env)
 
 
 def local_update(

@@ -159,7 +159,7 @@ def ended(state: Server, model: se.Model, results: Results[Update], t: int, env:
     return Round(
         now,
         models=[done[k].model if k in done else model for k in range(env.num_clients)],
-        schedule=apart(env, t),
+        schedule=apart(env.num_clients),
         traffic=traffic(state, done, env),
         reports=reports,
         accuracy=[own if own is not None else new for own, new in zip(now.accuracy, now.tested, strict=True)],

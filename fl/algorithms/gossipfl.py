@@ -64,7 +64,7 @@ def init(env: Env) -> State:
 def run_round(state: State, t: int, env: Env) -> Round:
     local, mask = env.local(t, max_norm=env.config.max_norm), shared_mask(env, t + 1)
     update = partial(local_update, t=t, next_mask=mask, local=local, messages=env.messages)
-    return at_once(State, state.clients, groups(env, t), update, t, env)
+    return at_once(State, state.clients, groups(env, t), update, env)
 
 
 def local_update(

@@ -15,7 +15,7 @@ from fl.report.page import Curve, Panel
 from fl.run import keys
 from fl.run.recorded import Record
 from fl.units import quantity
-from fl.world.devices import dollars
+from fl.world.clock import dollars
 
 Totals = dict[str, tuple[float, float]]  # name: modelled time and energy
 _NOTHING = "No data: no run is finished yet."

@@ -133,6 +133,7 @@ class Run:
             executor=pool,
             devices=DeviceModel(**dict(cfg.devices)),
             training=cfg.training,
+            costs=self.setting.costs,
             messages=cfg.messages,
         )
 
@@ -175,8 +176,7 @@ class Run:
         for meter in reversed(self.options.meters):
             readings = meter.stop() | readings
         reports = result.reports
-        devices = env.devices.devices(env.num_clients, env.seed, t)
-        modelled = metrics.modelled(result, reports, env.devices, devices)
+        modelled = metrics.modelled(result, env.clock(t))
         lr = env.local(t).lr
         record = metrics.round_record(t, result, reports, modelled, lr, readings, self.cfg.algorithm)
         clients = (

@@ -17,7 +17,7 @@ from fl.keys import Key, summed
 from fl.run import keys, stopping
 from fl.run.meters.base import Readings
 from fl.train.report import Report
-from fl.world.devices import DeviceModel, Devices
+from fl.world.clock import Clock
 from fl.world.schedule import Floats
 
 Record = dict[str, Any]
@@ -34,15 +34,14 @@ class Modelled(NamedTuple):
     finish_s: Floats
 
 
-def modelled(result: Round, reports: Mapping[int, Report], model: DeviceModel, devices: Devices) -> Modelled:
-    """The round that is over, on `devices`, by the operations and bytes that it had."""
+def modelled(result: Round, clock: Clock) -> Modelled:
+    """The round that is over, by the operations and bytes that it had: those who waited in the plan wait for
+    the same ones, and `clock` is the one that it was planned with."""
+    reports = result.reports
     flop = [reports[k].flop if k in reports else 0 for k in range(len(result.models))]
     received = result.traffic.down[:, 0]
-    bandwidth = np.append(devices.bandwidth, model.bandwidth)[: len(received)]  # a server has the usual link
-    train_s = devices.train_seconds(flop)
-    link_s = devices._replace(bandwidth=bandwidth).link_seconds(received)
-    timed = result.schedule.timed(train_s)
-    cost = model.cost(timed, train_s, link_s)
+    timed = clock.timed(result.schedule, flop=flop, received=received)
+    cost = clock.cost(timed, flop=flop, received=received)
     return Modelled(cost.time_s, cost.energy_j, timed.start, timed.finish)
 
 

@@ -25,7 +25,8 @@ from fl.errors import ConfigError
 from fl.rng import stream
 from fl.units import quantity
 from fl.world import topology
-from fl.world.devices import MESSAGES, DeviceModel, plan_round
+from fl.world.clock import MESSAGES, Clock, received
+from fl.world.devices import DeviceModel
 from fl.world.schedule import REUSE_RULES, WAIT_RULES, reuse_index
 from fl.world.topology import Topology
 
@@ -182,19 +183,18 @@ def _round(
     """Round t for every N: the figures of a Row, and the number of clients in every wave."""
     neighbours = graph.neighbours(t)
     reuse = reuse_index(settings.clients, settings.reuse, stream(settings.seed, "reuse", t))
-    devices = settings.model.devices(settings.clients, settings.seed, t)
+    clock = Clock.of(settings.model, settings.clients, settings.seed, t, settings.messages)
+    taken = received(neighbours, settings.message_bytes)
     for n in waits:
-        planned, cost = plan_round(
+        planned = clock.plan(
             neighbours,
             reuse,
             int(neighbours.degrees.max()) if n is None else n,
-            model=settings.model,
-            devices=devices,
             flop=settings.flop,
             message_bytes=settings.message_bytes,
             wait_rule=settings.wait_rule,
-            messages=settings.messages,
         )
+        cost = clock.cost(planned, flop=settings.flop, received=taken)
         figures = (planned.parallelism, planned.depth, planned.start.mean(), cost.time_s, cost.energy_j)
         yield n, figures, np.bincount(planned.wave)
 

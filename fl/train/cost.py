@@ -11,6 +11,7 @@ from math import prod
 from torch import nn
 
 import sparse_engine as se
+from fl.train.local import Local
 
 
 @dataclass(frozen=True)
@@ -31,14 +32,29 @@ class Cost:
         prunable = sum(2 * macs.get(name, 0) for name in sizes)
         return cls(positions, counted.dense_forward - prunable, counted.dense_forward)
 
-    def forward(self, state: se.Model) -> int:
+    def forward(self, mask: se.Bitmap) -> int:
         """A sample through the stored weights."""
-        counts = state.bitmap.counts.tolist()
+        counts = mask.counts.tolist()
         return self.fixed + sum(2 * p * n for p, n in zip(self.positions, counts, strict=True))
 
-    def training(self, state: se.Model, samples: int) -> int:
+    def training(self, mask: se.Bitmap, samples: int) -> int:
         """Steps over `samples` (epochs counted) on the stored weights."""
-        return 3 * samples * self.forward(state)
+        return 3 * samples * self.forward(mask)
 
     def dense_training(self, samples: int) -> int:
         return 3 * samples * self.dense_forward
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Operations of clients' turns, known before these are taken: their reports will say the same."""
+
+    cost: Cost
+    samples: Sequence[int]  # training samples of every client
+
+    def turn(self, k: int, mask: se.Bitmap, local: Local, *, grow_batches: int = 0) -> int:
+        """Operations of client k that trains on `mask` as `local` says, and then grows by the gradient of
+        `grow_batches` batches at once."""
+        n = self.samples[k]
+        growth = self.cost.dense_training(min(grow_batches * local.batch_size, n))
+        return local.passes * self.cost.training(mask, local.epochs * n) + growth

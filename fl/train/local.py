@@ -34,6 +34,11 @@ class Local:
     rho: float = 0.0
     stream: str = ""  # ends the names of its random draws: a client that trains twice in a round has two
 
+    @property
+    def passes(self) -> int:
+        """Forward and backward passes per step."""
+        return 2 if self.rho else 1
+
     @classmethod
     def of(cls, training: config.Training, t: int, **changes: Any) -> "Local":
         """The training that the section `training` describes, in round t.

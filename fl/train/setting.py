@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 from torch import nn
 
 import sparse_engine as se
 from fl import config
 from fl.data import Dataset, Partition
-from fl.train.cost import Cost
+from fl.train.cost import Cost, Costs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,3 +23,8 @@ class Setting:
     network: nn.Module  # a dense one with w0: workers copy it
     initial: se.Model  # w0, everything stored
     cost: Cost
+
+    @property
+    def costs(self) -> Costs:
+        """Operations of clients' turns."""
+        return Costs(self.cost, np.diff(self.partition.train.indptr).tolist())

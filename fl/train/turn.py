@@ -78,7 +78,7 @@ class EngineTurn:
         self._draw_dropout(f"dropout{local.stream}")
         step = self._engine.trainer(local, towards)
         self._model = None
-        return self._run(step, self._epochs(local), start, passes=2 if local.rho else 1)
+        return self._run(step, self._epochs(local), start, passes=local.passes)
 
     def gradient(self) -> Gradient:
         model, engine = self.model(), self._engine
@@ -130,7 +130,7 @@ class EngineTurn:
         return Report(
             loss=losses / seen if seen else None,
             samples=len(self._samples),
-            flop=passes * cost.training(model, seen),
+            flop=passes * cost.training(model.bitmap, seen),
             flop_dense=passes * cost.dense_training(seen),
             train_s=perf_counter() - began,
         )

@@ -44,7 +44,8 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """A planned round. `wait` holds A*_k, in the form of Neighbours; `wave` is one more than those of A*."""
+    """A planned round. `wait` holds A*_k, in the form of Neighbours; `wave` is one more than those of A*.
+    `start` and `finish` are by the times that it was planned with."""
 
     neighbours: Neighbours
     reuse: NDArray[np.int32]
@@ -70,10 +71,12 @@ class Schedule:
             waves[self.wave[k]].append(self.turn(k))
         return waves
 
-    def timed(self, duration: ArrayLike) -> "Schedule":
-        """Return this schedule with the same waiting sets and these training times: for a finished round."""
-        again = plan(self.wait, self.reuse, self.wait.num_clients, duration=duration)
-        return replace(self, start=again.start, finish=again.finish)
+    def timed(self, duration: ArrayLike | None = None, transfer: ArrayLike | None = None) -> "Schedule":
+        """Return this schedule by other times, as `plan` takes them: the same clients wait for the same ones.
+        With the times that it was planned with, `start` and `finish` are the same bits."""
+        prior, everybody = _priors(self.wait, self.reuse), self.wait.num_clients
+        walk = _walked(prior, everybody, self.neighbours, self.reuse, duration, transfer)
+        return replace(self, start=walk.start[self.reuse], finish=walk.finish[self.reuse])
 
     def turn(self, k: int) -> Turn:
         wait_for = self.wait.of(k).tolist()
@@ -119,18 +122,11 @@ def plan(
         raise ValueError(f"expected a wait rule out of {list(WAIT_RULES)}, got {wait_rule!r}")
     if max_wait < 0:
         raise ValueError(f"expected max_wait >= 0, got {max_wait}")
-    client = np.argsort(reuse)  # of a rank: planning is done in ranks, so priors are smaller numbers
     prior = _priors(neighbours, reuse)
     if wait_rule == "index" or max_wait == 0:
         prior = _first(prior, max_wait)
-    walk = _Walk(
-        prior,
-        max_wait,
-        _times("duration", duration, 1.0, num_clients)[client],
-        _times("transfer", transfer, 0.0, num_clients)[client],
-        neighbours.degrees[client],
-    )
-    walk.run()
+    walk = _walked(prior, max_wait, neighbours, reuse, duration, transfer)
+    client = np.argsort(reuse)  # of a rank
     takers, givers = prior.takers()[walk.taken], prior.indices[walk.taken]
     return Schedule(
         neighbours=neighbours,
@@ -169,6 +165,27 @@ def _first(prior: Neighbours, max_wait: int) -> Neighbours:
     place = np.arange(len(prior.indices)) - np.repeat(prior.indptr[:-1], counts)
     indptr = np.concatenate([[0], np.cumsum(np.minimum(counts, max_wait))])
     return Neighbours(indptr, prior.indices[place < max_wait])
+
+
+def _walked(
+    prior: Neighbours,
+    max_wait: int,
+    neighbours: Neighbours,
+    reuse: NDArray[np.int32],
+    duration: ArrayLike | None,
+    transfer: ArrayLike | None,
+) -> "_Walk":
+    """Start and finish of every rank: planning is done in ranks, so priors are smaller numbers."""
+    num_clients, client = neighbours.num_clients, np.argsort(reuse)
+    walk = _Walk(
+        prior,
+        max_wait,
+        _times("duration", duration, 1.0, num_clients)[client],
+        _times("transfer", transfer, 0.0, num_clients)[client],
+        neighbours.degrees[client],
+    )
+    walk.run()
+    return walk
 
 
 class _Walk:

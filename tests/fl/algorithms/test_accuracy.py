@@ -21,7 +21,6 @@ from fl.run.rundir import METRICS, read_jsonl
 from fl.run.runs import Options
 from fl.train.report import Report
 from fl.train.worker import Worker
-from fl.world.devices import DeviceModel
 
 # One weight moves. Client k goes half way from what it gets to its goal; "accuracy" is the way that is left.
 # The server samples 0 and 2, then 1 and 2; client 3 never.
@@ -55,9 +54,9 @@ def test_who_was_not_sampled_counts_with_the_model_it_would_use(algorithm, cfg, 
     world = env(cfg, model([0] * 5), GOALS, samples=[1] * 4, seed=7)
     state = algorithm.init(world)
     for t, sampled in enumerate([(0, 2), (1, 2)]):
-        result = algorithm.run_round(state, t, world)
         reports = {k: Report(accuracy=999, flop=1) for k in sampled}
-        modelled = metrics.modelled(result, reports, DeviceModel(), DeviceModel().devices(4, 0, t))
+        result = replace(algorithm.run_round(state, t, world), reports=reports)
+        modelled = metrics.modelled(result, world.clock(t))
         line = metrics.round_record(t, result, reports, modelled, 0.1, {"wall_s": 0.0})
         assert {key: line[key] for key in wanted} == {key: values[t] for key, values in wanted.items()}
         assert line["sampled"] == 2
@@ -138,7 +137,7 @@ def test_an_algorithm_in_which_clients_sit_out_must_say_their_accuracy():
     result = fedavg.run_round(fedavg.init(world), 0, world)
     reports = {k: Report(accuracy=0.5, flop=1) for k in (0, 2)}
     silent = replace(result, reports=reports, accuracy=None, accuracy_before=None)
-    modelled = metrics.modelled(silent, reports, DeviceModel(), DeviceModel().devices(4, 0, 0))
+    modelled = metrics.modelled(silent, world.clock(0))
     with pytest.raises(ValueError, match="expected Round.accuracy for all clients, got none, and 2 did not"):
         metrics.round_record(0, silent, reports, modelled, 0.1, {"wall_s": 0.0})
 

@@ -93,6 +93,7 @@ grow_batches = 2
 eta_c = 0.05
 gamma = 0.9
 """
+SIMULATED = ("sim_start_s", "sim_finish_s")
 CODE = OPTIONS.replace("b = 0.5", 'b = 0.5\nprune_gaps = "round"\nsend = "unpruned"') + "round_up = true\n"
 
 
@@ -196,10 +197,14 @@ class Drawn:
         by_id = self.cfg.da_dpfl.reuse_index == "id"
         return list(clients) if by_id else self.stream("reuse", t).permutation(clients).tolist()
 
-    def duration(self, t):
-        model = DeviceModel(**dict(self.cfg.devices))
-        rate = model.devices(self.cfg.num_clients, self.cfg.seed, t).flop_rate
-        return (model.peak_flops / model.over_peak / rate).tolist()
+    def duration(self, t, masks):
+        """T_comp of steps over all samples of all epochs, and of a dense step on the growth batch."""
+        devices = DeviceModel(**dict(self.cfg.devices)).devices(self.cfg.num_clients, self.cfg.seed, t)
+        samples, size = self.cfg.data.train_per_client, self.cfg.training.batch_size
+        grown = min(self.cfg.da_dpfl.grow_batches * size, samples)
+        counted = [se.count_flops(self.setting.network, self.setting.data.shape, m) for m in masks]
+        steps = [self.cfg.training.epochs * samples * c.sparse_step + grown * c.dense_step for c in counted]
+        return (np.array(steps) / devices.flop_rate).tolist()
 
     def train_batches(self, t, k):
         training, stream = self.cfg.training, self.stream("batches", t, k)
@@ -318,6 +323,8 @@ def test_schedule(both):
             assert seen.clients[t, k]["wave"] == turn.wave
         assert schedule.start == pytest.approx([turn.start for turn in result.turns])
         assert schedule.finish == pytest.approx([turn.finish for turn in result.turns])
+        told = [[seen.clients[t, k][key] for k in range(len(result.turns))] for key in SIMULATED]
+        assert told == [schedule.start.tolist(), schedule.finish.tolist()]  # as planned, bit by bit
 
 
 def test_aggregation(both):

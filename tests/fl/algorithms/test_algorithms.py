@@ -14,6 +14,7 @@ from fl.algorithms.messages import Sent
 from fl.run import metrics
 from fl.train.report import Report
 from fl.world import schedule, topology
+from fl.world.clock import Clock
 from fl.world.devices import DeviceModel
 
 
@@ -89,16 +90,15 @@ def test_gossip_by_brute_force():
     assert traffic.up.sum() == traffic.down.sum() > 0
 
 
-def three_of_six():
+def three_of_six(reports=None):
     """A round of a server with clients 1, 3 and 4 out of 6: messages of 100 down, and of 10, 20, 30 up."""
     layout = se.Layout(("w",), ((1, 4),))
     empty = torch.empty(0)
     bitmap = layout.bitmap_of({"w": torch.tensor([[True, False, True, True]])})
     model = se.Model(layout, bitmap, torch.ones(3), empty, empty.long())
     traffic = server(6, [1, 3, 4], Sent(model, 100), [Sent(model, n) for n in (10, 20, 30)])
-    env = make_env(None, 6, seed=3)
     accuracy = [None, 0.5, 0.25, 0.5, 0.5, 0.75]
-    return Round(None, [model] * 6, apart(env, 0), traffic, {}, accuracy, [0.5] * 6)
+    return Round(None, [model] * 6, apart(6), traffic, reports or {}, accuracy, [0.5] * 6)
 
 
 def test_a_server_is_one_more_row():
@@ -111,10 +111,10 @@ def test_a_server_is_one_more_row():
 
 def test_metrics_with_a_server():
     """The busiest may be the server, means are over clients, and the server's link is one of the links."""
-    result, devices = three_of_six(), DeviceModel(kind="uniform", radio_watts=2.0, idle_watts=3.0)
     reports = {k: Report(flop=16 * 10**12, accuracy=0.5) for k in (1, 3, 4)}
+    result, devices = three_of_six(reports), DeviceModel(kind="uniform", radio_watts=2.0, idle_watts=3.0)
     slow = devices.devices(6, seed=1)
-    modelled = metrics.modelled(result, reports, devices, slow)
+    modelled = metrics.modelled(result, Clock(devices, slow))
     line = metrics.round_record(0, result, reports, modelled, 0.1, {"wall_s": 0.0})
     assert (line["bytes_total"], line["bytes_busiest"], line["bytes_busiest_dense"]) == (360, 100, 48)
     assert line["accuracy_mean"] == 0.5 and (line["accuracy_min"], line["accuracy_max"]) == (0.25, 0.75)
@@ -137,17 +137,15 @@ def test_metrics_with_a_server():
 def test_a_server_can_be_the_slowest_link():
     result = three_of_six()
     result.traffic.down[6, 0] = 10**9
-    modelled = metrics.modelled(result, {}, DeviceModel(), DeviceModel().devices(6))
+    modelled = metrics.modelled(result, Clock.of(DeviceModel(), 6, 0, 0))
     assert modelled.time_s == pytest.approx(8.0)
 
 
-def test_durations_are_in_units_of_the_usual_device():
-    def env(**devices):
-        return make_env(None, 50, seed=3, devices=DeviceModel(**devices))
+def test_the_clock_of_a_round_is_that_of_its_devices():
+    def rates(t, **devices):
+        return make_env(None, 50, seed=3, devices=DeviceModel(**devices)).clock(t).devices.flop_rate
 
-    assert env().durations(0).tolist() == [1.0] * 50
-    slow = env(kind="lognormal")
-    assert np.array_equal(slow.durations(1), slow.durations(1))
-    assert not np.array_equal(slow.durations(1), slow.durations(2)) and slow.durations(1).std() > 0.1
-    uniform = env(kind="uniform", peak_flops=1e9)
-    assert np.array_equal(uniform.durations(0), uniform.durations(5)) and 0.5 < uniform.durations(0).min()
+    assert rates(0).tolist() == [80e12 / 5] * 50
+    assert np.array_equal(rates(1, kind="lognormal"), rates(1, kind="lognormal"))
+    assert not np.array_equal(rates(1, kind="lognormal"), rates(2, kind="lognormal"))
+    assert np.array_equal(rates(0, kind="uniform"), rates(5, kind="uniform"))

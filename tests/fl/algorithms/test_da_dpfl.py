@@ -4,6 +4,7 @@ The trainer here trains by adding a number to every stored weight, so that all c
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from fakes import Serial, Trainer, make_env
 import sparse_engine as se
 from fl.algorithms import da_dpfl
 from fl.algorithms.da_dpfl import Client, Config, State
+from fl.algorithms.messages import Sent
 from fl.rng import stream
 from fl.world import topology
 from sparse_engine.model.model import Entry
@@ -56,6 +58,32 @@ def env(num_clients=3, num_rounds=100, kind="full", **settings):
     graph = topology.make(kind, num_clients)
     given = {"initial": INITIAL, "topology": graph, "num_rounds": num_rounds}
     return make_env(cfg, num_clients, Serial(Trainer(INITIAL, train, mirrored)), **given)
+
+
+@pytest.mark.parametrize(
+    ("masks", "wanted"),
+    [(("1100", "0110", "1111"), 0), (("1110", "0110", "1111"), 1), (("1000", "0110", "1111"), 0)],
+)
+def test_who_is_waited_for_is_a_matter_of_masks(masks, wanted):
+    """Client 2 takes from 0 and 1 and waits for the first: whose mask is smaller, or else by reuse index."""
+    clients = [
+        Client(INITIAL, bitmap(mask), bitmap(mask), 1.0, 1.0, sent=Sent.exact(INITIAL)) for mask in masks
+    ]
+    graph = topology.make("edges", 3, edges=[(2, 0), (2, 1)])
+    world = replace(env(), topology=graph)
+    after = da_dpfl.run_round(State(tuple(clients)), 5, world)
+    assert after.schedule.wait.of(2).tolist() == [wanted]
+    assert world.executor.waves == [[0, 1], [2]]
+    turns = [3 * 5 * 2 * mask.count("1") + 3 * 8 for mask in masks]  # 5 epochs of a sample; growth is dense
+    assert da_dpfl.expected_flop(State(tuple(clients)), 5, world) == turns
+    seconds = 5 / 80e12 * np.array(turns)
+    assert after.schedule.finish[:2] == pytest.approx(seconds[:2])
+    assert after.schedule.start[2] == after.schedule.finish[wanted]
+
+
+def test_random_growth_costs_nothing():
+    world = env(grow="random", grow_batches=3)
+    assert da_dpfl.expected_flop(three(), 5, world) == [3 * 5 * 2 * stored for stored in (2, 2, 3)]
 
 
 def three(t_star=None):

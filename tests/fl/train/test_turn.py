@@ -164,7 +164,7 @@ def test_gradient_is_of_the_mean_loss_over_all_samples(make, kernels):
         p.data = gradients[name]
     assert_is(found, net, atol=1e-6)
     assert torch.equal(found.bitmap.words, state.bitmap.words)
-    assert report.flop == setting.cost.training(state, len(y))
+    assert report.flop == setting.cost.training(state.bitmap, len(y))
 
 
 def test_testing_a_model_that_is_not_trained(make):
@@ -225,7 +225,7 @@ def test_report(make):
     report = train_and_test(turn, Local.of(setting.training, 0))
     after = turn.model()
     assert report.samples == 40 == len(setting.partition.train.of(0)) == worker.num_samples(0)
-    assert report.flop == 3 * 2 * 40 * setting.cost.forward(start)
+    assert report.flop == 3 * 2 * 40 * setting.cost.forward(start.bitmap)
     assert report.flop_dense == 3 * 2 * 40 * setting.cost.dense_forward > report.flop
     assert report.loss > 0 and report.train_s > 0
     tested = (

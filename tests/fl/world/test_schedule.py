@@ -153,6 +153,9 @@ def test_other_times_same_waiting():
     assert (
         over.finish.tolist() == [7, 5, 9] and over.wait is planned.wait and over.depth == planned.depth == 1
     )
+    late = planned.timed([7, 5, 2], transfer=2)  # 1's old model comes in [0, 2], 0's in [7, 9]
+    assert late.start.tolist() == [0, 0, 9]
+    assert planned.timed([1, 5, 2], transfer=2).start.tolist() == [0, 0, 4]  # 0's waits for the link
 
 
 def test_no_waiting_is_parallel():
