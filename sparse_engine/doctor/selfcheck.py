@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from sparsefl.kernels import bitmap as bitmaps
-from sparsefl.kernels import mask_code, native, norm, number_code, pool, use_backend
+from sparsefl.kernels import loss, mask_code, native, norm, number_code, pointwise, pool, use_backend
 from sparsefl.kernels import sparse_conv as convolution
-from sparsefl.kernels.add_relu import add_relu
+from sparsefl.kernels.bias_gradient import bias_gradient
 from sparsefl.kernels.checksum import checksum
 from sparsefl.kernels.drift import drift
 from sparsefl.kernels.layout import Bitmap, Packed
@@ -133,8 +133,21 @@ def _images(channels: int, seed: int) -> Tensor:
     return _floats(channels * 5 * 6 * 9, seed).view(channels, 5, 6, 9)
 
 
-def _add_relu_work() -> list[Tensor]:
-    return [add_relu(_images(7, 1), _images(7, 2))]
+def _pointwise_work() -> list[Tensor]:
+    a, b = _images(7, 1), _images(7, 2)
+    y = pointwise.relu(a)
+    return [pointwise.add(a, b), pointwise.add_relu(a, b), y, pointwise.relu_backward(y, b)]
+
+
+def _bias_work() -> list[Tensor]:
+    return [bias_gradient(_images(7, 1))]
+
+
+def _loss_work() -> list[Tensor]:
+    logits, labels = _floats(10 * 21, 1).view(10, 21), torch.arange(21) % 10
+    found = loss.cross_entropy(logits, labels, gradient=True)
+    assert found.gradient is not None
+    return [found.losses, found.gradient, torch.tensor(loss.count_correct(logits, labels))]
 
 
 def _norm_work() -> list[Tensor]:
@@ -195,16 +208,18 @@ def _select_work() -> list[Tensor]:
 
 
 OPERATIONS: dict[str, Callable[[], list[Tensor]]] = {
-    "add_relu": _add_relu_work,
+    "bias_gradient": _bias_work,
     "bitmap": _bitmap_work,
     "checksum": _checksum_work,
     "drift": _drift_work,
+    "loss": _loss_work,
     "mask_code": _mask_code_work,
     "masked_average": _average_work,
     "masked_sgd": _sgd_work,
     "norm": _norm_work,
     "number_code": _number_code_work,
     "pack": _pack_work,
+    "pointwise": _pointwise_work,
     "pool": _pool_work,
     "pqi": _pqi_work,
     "select": _select_work,
