@@ -1,10 +1,15 @@
 """Exact selection:   the k_l smallest (or largest) |x| of every layer l, ties by position, as a bitmap
 
+select   out of the entries that a bitmap stores
+grow     out of those that it does not store, by dense scores: a layer at a time, or all at once
+
 By histogram of the bits of |x|, never by sorting. Candidates are the entries that a bitmap stores; x holds
 one value a candidate (packed), or one a dense entry (`dense=True`: scores of weights that are not stored).
 Of equal |x| the earlier ones are taken first, for smallest and largest alike. NaN has no place in an order:
 refused.
 """
+
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -33,3 +38,27 @@ def select(x: Tensor, candidates: Bitmap, k: Tensor, *, largest: bool = False, d
         if not _call("select", x.device, x, candidates, k, largest, dense, words):
             raise ValueError("expected numbers to select from, got NaN")
     return bitmaps.make(words, candidates.segments)
+
+
+def grow(kept: Bitmap, scores: Mapping[int, Tensor], k: Tensor, words: Tensor) -> None:
+    """Writes `kept` and the k[l] largest |scores[l]| outside it into `words`, for the segments l in `scores`.
+
+    scores  of every dense entry of a segment, flat, by its number
+    k       int64 [L] on the CPU
+    words   those of a whole bitmap; other segments are left alone
+    """
+    checks.dtype(torch.int64, k=k, words=words)
+    checks.contiguous(k=k, words=words)
+    checks.same_device(kept=kept.words, words=words)
+    checks.length(len(kept.segments), "numbers, one a tensor", k=k)
+    checks.length(kept.segments.num_words, "words", words=words)
+    wanted, stored = k.tolist(), kept.counts.tolist()
+    for i, x in scores.items():
+        checks.flat(scores=x)
+        checks.same_device(kept=kept.words, scores=x)
+        size = kept.segments.sizes[i]
+        checks.length(size, "scores, one a dense entry", x=x)
+        if not 0 <= wanted[i] <= size - stored[i]:
+            raise ValueError(f"expected 0 <= k <= {size - stored[i]} of tensor {i}, got {wanted[i]}")
+    if not _call("grow", words.device, kept, scores, k, words):
+        raise ValueError("expected numbers to select from, got NaN")

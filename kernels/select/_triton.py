@@ -14,6 +14,8 @@ After 4 passes prefix_l is the k-th key itself, and k_l how many of those equal 
 8 bits, because the histogram of a warp costs a population count for every 32 bins and value.
 """
 
+from collections.abc import Mapping
+
 import torch
 import triton
 import triton.language as tl
@@ -22,6 +24,7 @@ from torch import Tensor
 from sparsefl.kernels import tile
 from sparsefl.kernels.layout import Bitmap
 from sparsefl.kernels.registry import register
+from sparsefl.kernels.select import _by_layer
 
 BINS = tl.constexpr(256)
 _SHIFTS = (24, 16, 8, 0)
@@ -133,6 +136,12 @@ def select(x: Tensor, candidates: Bitmap, k: Tensor, largest: bool, dense: bool,
     ties = ties.cumsum(0) - ties
     _choose[largest].launch(len(table), *keys, ties, k, bad, words)
     return not bad.item()
+
+
+@register("grow", "triton")
+def grow(kept: Bitmap, scores: Mapping[int, Tensor], k: Tensor, words: Tensor) -> bool:
+    """False when a candidate is NaN."""
+    return _by_layer.grow(select, kept, scores, k, words)
 
 
 def _kth_keys(x: Tensor, offsets: Tensor, k: Tensor, prefix: Tensor, bad: Tensor, largest: bool) -> None:

@@ -18,7 +18,7 @@ from sparse_engine.model.model import Model
 from sparse_engine.model.prune import without_smallest
 from sparsefl.kernels import bitmap as bitmaps
 from sparsefl.kernels.layout import Bitmap
-from sparsefl.kernels.select import select
+from sparsefl.kernels.select import grow, select
 
 Grads = Mapping[str, Tensor] | Callable[[str], Tensor]
 
@@ -65,19 +65,23 @@ def rigl(
     """
     _check(state, grads, fraction, grow, seed)
     growth = Growth(state, fraction)
-    for name, shape in zip(state.layout.names, state.layout.shapes, strict=True):
-        if grads is not None:
-            growth.add(name, _gradient(grads, name, shape, state.values))
-        else:
-            assert seed is not None
-            growth.add_random(name, seed)
+    shapes = dict(zip(state.layout.names, state.layout.shapes, strict=True))
+    if isinstance(grads, Mapping):
+        growth.add_all({name: _gradient(grads, name, shape, state.values) for name, shape in shapes.items()})
+    else:
+        for name, shape in shapes.items():
+            if grads is not None:
+                growth.add(name, _gradient(grads, name, shape, state.values))
+            else:
+                assert seed is not None
+                growth.add_random(name, seed)
     return state.with_pattern(growth.kept).with_pattern(growth.bitmap())
 
 
 class Growth:
     """RigL layer by layer, in any order: for gradients that a backward pass brings one by one.
 
-    `add` each layer once, then `bitmap()` returns the next pattern. No gradient is kept.
+    `add` each layer once, or `add_all`; then `bitmap()` returns the next pattern. No gradient is kept.
 
     >>> import torch, sparse_engine as se
     >>> model = se.compress(se.sparsify(torch.nn.Linear(20, 50), density=0.1))
@@ -102,20 +106,33 @@ class Growth:
 
         `again`: a second gradient of a layer replaces the first one's choice instead of raising an error.
         """
-        i, inactive = self._begin(name, again)
+        i = self._number(name, again)
         try:
-            self._end(
-                i,
-                select(gradient.detach().reshape(-1), inactive, self.n[i : i + 1], largest=True, dense=True),
-            )
+            grow(self.kept, {i: gradient.detach().reshape(-1)}, self.n, self._words)
         except ValueError as wrong:
             raise ValueError(f"gradient of {name}: {wrong}") from wrong
+        self._missing.discard(name)
+
+    def add_all(self, gradients: Mapping[str, Tensor]) -> None:
+        """Grow the layers of all `gradients`, as `add` would one by one, with one selection."""
+        flat = {self._number(name): gradient.detach().reshape(-1) for name, gradient in gradients.items()}
+        try:
+            grow(self.kept, flat, self.n, self._words)
+        except ValueError:
+            for name, gradient in gradients.items():  # one of them says what is wrong, and where
+                self.add(name, gradient)
+            raise
+        self._missing.difference_update(gradients)
 
     def add_random(self, name: str, seed: int) -> None:
         """Grow the layer `name` at random; the same (seed, name) gives the same entries."""
-        i, inactive = self._begin(name)
+        i = self._number(name)
+        inactive = bitmaps.complement(self.kept.segment(i))
         lot = choose(inactive.nnz, int(self.n[i]), seed, "grow", name).to(torch.float32)
-        self._end(i, select(lot.to(self._words.device), inactive, self.n[i : i + 1], largest=True))
+        grown = select(lot.to(self._words.device), inactive, self.n[i : i + 1], largest=True)
+        lo, hi = self.kept.segments.starts[i : i + 2].tolist()
+        self._words[lo:hi] = self.kept.words[lo:hi] | grown.words
+        self._missing.discard(name)
 
     def bitmap(self) -> Bitmap:
         """Return the next pattern, once every layer was added."""
@@ -125,16 +142,10 @@ class Growth:
             )
         return bitmaps.make(self._words, self.kept.segments)
 
-    def _begin(self, name: str, again: bool = False) -> tuple[int, Bitmap]:
-        i = self.layout.index(name)
-        if name not in self._missing and not again:
+    def _number(self, name: str, again: bool = False) -> int:
+        if name not in self._missing and not again and name in self.layout.names:
             raise ValueError(f"expected every weight once, got {name} again")
-        return i, bitmaps.complement(self.kept.segment(i))
-
-    def _end(self, i: int, grown: Bitmap) -> None:
-        lo, hi = self.kept.segments.starts[i : i + 2].tolist()
-        self._words[lo:hi] = self.kept.words[lo:hi] | grown.words
-        self._missing.discard(self.layout.names[i])
+        return self.layout.index(name)
 
 
 def check_fraction(fraction: float) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsefl.kernels import bitmap, use_backend, use_threads
-from sparsefl.kernels.select import select
+from sparsefl.kernels.select import grow, select
 
 
 def chosen(variant, x, candidates, k, **how):
@@ -85,3 +85,51 @@ def test_bad_input_is_refused():
         select(torch.ones(n), candidates, torch.tensor([1]), dense=True)
     with pytest.raises(ValueError, match="dtype torch.int64"):
         select(torch.ones(n), candidates, torch.tensor([1.0]))
+
+
+def grown(variant, kept, scores, k, threads=1):
+    words = torch.full_like(kept.words, 7)
+    with use_backend(variant), use_threads(threads):
+        grow(kept, scores, torch.tensor(k), words)
+    return words
+
+
+@pytest.mark.parametrize("variant", variants("select"))
+@pytest.mark.parametrize("ties", [False, True])
+def test_growth_selects_outside_what_is_kept(variant, ties):
+    sizes = (1, 0, 64, 700, 1100)
+    kept = random_bitmap(sizes, 0.4, seed=3)
+    dense = randn(sum(sizes), 4)
+    dense = (dense * 3).round() if ties else dense
+    dense[bitmap.to_mask(kept)] = torch.nan  # not a candidate: must not be looked at
+    k = ((torch.tensor(sizes) - kept.counts) * torch.tensor([1, 0, 0, 0.3, 1])).long().tolist()
+    scores = dict(enumerate(dense.split(sizes)))
+    chosen_by_select = select(dense, bitmap.complement(kept), torch.tensor(k), largest=True, dense=True)
+    found = grown(variant, kept, scores, k, threads=2)
+    assert torch.equal(found, kept.words | chosen_by_select.words)
+    assert bitmap.make(found, sizes).counts.tolist() == (kept.counts + torch.tensor(k)).tolist()
+
+
+@pytest.mark.parametrize("variant", variants("select"))
+def test_growth_leaves_other_tensors_alone(variant):
+    kept = random_bitmap((100, 200, 300), 0.5)
+    words = grown(variant, kept, {1: randn(200)}, [0, 20, 0])
+    lo, hi = kept.segments.starts[1:3].tolist()
+    assert (words[:lo] == 7).all() and (words[hi:] == 7).all()
+    assert bitmap.make(words[lo:hi].clone(), (200,)).nnz == int(kept.counts[1]) + 20
+
+
+@pytest.mark.parametrize("variant", variants("select"))
+def test_growth_refuses_what_has_no_order_or_no_place(variant):
+    kept = random_bitmap((100,), 0.5)
+    scores = randn(100)
+    scores[~bitmap.to_mask(kept)] = torch.nan
+    left = 100 - kept.nnz
+    for numbers, k, message in [
+        (scores, left - 1, "NaN"),
+        (randn(100), left + 1, f"0 <= k <= {left} of tensor 0, got {left + 1}"),
+        (randn(100), -1, "got -1"),
+        (randn(99), 1, "100 scores"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            grown(variant, kept, {0: numbers}, [k])

@@ -176,4 +176,31 @@ bool select(const float* x, const uint64_t* words, const int64_t* offsets, Segme
   return numbers;
 }
 
+// words <- kept, and the k[l] largest |scores[l]| of a dense tensor among what is not kept. A segment without scores
+// (null) is left alone. False when a candidate is NaN.
+bool grow(const float* const* scores, const uint64_t* kept, Segments segments, const int64_t* k, uint64_t* words,
+          int threads) {
+  bool numbers = true;
+  parallel_for(segments.count, threads, [&](int64_t l) {
+    if (!scores[l]) return;
+    const int64_t first = segments.starts[l], num_words = segments.starts[l + 1] - first;
+    const int64_t size = segments.dense[l + 1] - segments.dense[l];
+    if (k[l] == 0) return void(memcpy(words + first, kept + first, num_words * sizeof(uint64_t)));
+    const Scratch<uint64_t> others(num_words, "the entries that may grow");
+    int64_t n = 0;
+    for (int64_t i = 0; i < num_words; i++) {
+      others[i] = ~kept[first + i] & low_bits(size - 64 * i < 64 ? size - 64 * i : 64);
+      n += popcount(others[i]);
+    }
+    const Scratch<float> values(n + 1, "the scores of what may grow");
+    const int64_t bounds[2] = {0, n}, words_of[2] = {0, num_words}, entries[2] = {0, size};
+    pack(scores[l], others, bounds, {1, words_of, entries}, values, 1);
+    memset(words + first, 0, num_words * sizeof(uint64_t));
+    if (!segment(values, n, others, num_words, k[l], true, words + first))
+      return __atomic_store_n(&numbers, false, __ATOMIC_RELAXED);
+    for (int64_t i = first; i < first + num_words; i++) words[i] |= kept[i];
+  });
+  return numbers;
+}
+
 }  // namespace SPARSE_ISA

@@ -191,6 +191,28 @@ def test_layers_may_come_in_any_order(random_state):
     assert torch.equal(growth.bitmap().words, se.rigl(state, grads, 0.3).bitmap.words)
 
 
+def test_all_layers_at_once_are_the_layers_one_by_one(random_state):
+    state = random_state()
+    grads = random_grads(state)
+    at_once, one_by_one = se.Growth(state, 0.3), se.Growth(state, 0.3)
+    at_once.add_all(grads)
+    for name, gradient in grads.items():
+        one_by_one.add(name, gradient)
+    assert torch.equal(at_once.bitmap().words, one_by_one.bitmap().words)
+    with pytest.raises(ValueError, match="again"):
+        at_once.add_all(grads)
+
+
+def test_a_second_gradient_replaces_the_first(random_state):
+    state = random_state()
+    first, second = random_grads(state), {name: -g.flip(0) for name, g in random_grads(state).items()}
+    growth = se.Growth(state, 0.3)
+    growth.add_all(first)
+    for name, gradient in second.items():
+        growth.add(name, gradient, again=True)
+    assert torch.equal(growth.bitmap().words, se.rigl(state, second, 0.3).bitmap.words)
+
+
 def test_every_layer_comes_once(random_state):
     state = random_state()
     first, *others = state.layout.names
