@@ -35,6 +35,50 @@ def narrow(num_classes):
 
 
 NUMBER = 3
+
+
+def Lazy(num_classes):
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(num_classes))
+
+
+class Late(TinyNet):
+    def forward(self, x):
+        if self.training:
+            raise RuntimeError("not in training")
+        return super().forward(x)
+
+
+class Two(TinyNet):
+    def forward(self, x):
+        out = super().forward(x)
+        return (out, out) if self.training else out
+
+
+class Depthwise(nn.Sequential):
+    def __init__(self, num_classes, in_channels):
+        filters = nn.Conv2d(8, 8, 3, groups=8)
+        super().__init__(nn.Conv2d(in_channels, 8, 1), filters, nn.Flatten(), nn.Linear(288, num_classes))
+
+
+class Whole(TinyNet):
+    """Fails on batches as large as those of a run."""
+
+    def forward(self, x):
+        if len(x) > 2:
+            raise KeyError("too many")
+        return super().forward(x)
+
+
+def products(num_classes):
+    return nn.Sequential(nn.ConvTranspose2d(1, num_classes, 8, 8), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def leave(num_classes):
+    raise SystemExit(3)
+
+
+def quit():
+    raise SystemExit(3)
 '''
 
 LOADER = """import numpy as np

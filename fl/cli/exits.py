@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.text import Text
 
+from fl.config import code
 from fl.errors import Expected, Interrupted
 
 FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
@@ -38,8 +39,8 @@ def guarded(console: Console, work: Callable[[], int], again: Callable[[], str |
         return failed(console, f"out of memory: {wrong}" if str(wrong) else "out of memory", FAILED)
     except OSError as wrong:
         return failed(console, str(wrong), FAILED)
-    except (ValueError, RuntimeError) as wrong:
-        if (known := _of_the_engine(wrong)) is None:
+    except Exception as wrong:
+        if (known := _of_the_engine(wrong) or _of_the_user(wrong)) is None:
             raise
         return failed(console, *known)
 
@@ -62,6 +63,12 @@ def _of_the_engine(error: Exception) -> tuple[str, int] | None:
         return str(error), FAILED
     sentence = se.out_of_memory(error)
     return None if sentence is None else (f"out of memory: {sentence}", FAILED)
+
+
+def _of_the_user(error: Exception) -> tuple[str, int] | None:
+    """Sentence and exit code of an error that code of the user's own raised."""
+    sentence = code.blamed(error)
+    return None if sentence is None else (f"expected code that runs through, got {sentence}", FAILED)
 
 
 def failed(console: Console, text: str, code: int) -> int:

@@ -59,6 +59,7 @@ class Loaded(NamedTuple):
 _modules: dict[str, tuple[ModuleType, str]] = {}  # files that ran, by path, with their hash
 _allowed: set[str] = set()
 _ALL = "*"
+_OURS = ("fl", "sparse_engine", "kernels", "sparsefl")  # folders
 
 
 def reference(text: str) -> Reference | None:
@@ -135,7 +136,8 @@ def load(text: str, key: str) -> Loaded:
     if not found.name:
         return Loaded(module, found.source, sha256)
     if not hasattr(module, found.name):
-        names = [name for name in vars(module) if not name.startswith("_")]
+        there = {name: x for name, x in vars(module).items() if not name.startswith("_")}
+        names = [name for name, x in there.items() if not isinstance(x, ModuleType)]
         raise ConfigError(f"{key}: expected a name in {found.source} out of {names}, got {found.name!r}")
     return Loaded(getattr(module, found.name), found.source, sha256)
 
@@ -167,6 +169,17 @@ def told(wrong: BaseException, source: str) -> str:
     return f"{Path(own[-1].filename).name}, line {own[-1].lineno}: {message}" if own else message
 
 
+def blamed(wrong: BaseException) -> str | None:
+    """`told` of an error that a file of the user's own raised, or torch below it; None: it is one of ours."""
+    ours = str(Path(__file__).parents[2])
+    for frame in reversed(traceback.extract_tb(wrong.__traceback__)):
+        if frame.filename in _modules:
+            return told(wrong, frame.filename)
+        if any(frame.filename.startswith(f"{ours}/{package}/") for package in _OURS):
+            return None
+    return None
+
+
 def _key(found: Reference) -> str:
     return str(found.path.absolute()) if found.is_file else found.source
 
@@ -184,7 +197,7 @@ def _installed(name: str, key: str) -> Loaded:
     origin = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
     try:
         value = point.load()
-    except Exception as wrong:  # anything, for it is another's
+    except (Exception, SystemExit) as wrong:  # anything, for it is another's
         raise ConfigError(f"{key}: expected {name} of {origin}, got {told(wrong, point.value)}") from wrong
     module = sys.modules.get(point.value.partition(":")[0])
     return Loaded(value, origin, _sha256_of(getattr(module, "__file__", None)))
@@ -194,7 +207,7 @@ def _module(found: Reference, key: str) -> tuple[ModuleType, str]:
     try:
         with _importing_from(Path.cwd()):
             module = importlib.import_module(found.source)
-    except Exception as wrong:
+    except (Exception, SystemExit) as wrong:
         raise ConfigError(
             f"{key}: expected a module that can be imported, got {found.source}: {told(wrong, found.source)}"
         ) from wrong
@@ -225,7 +238,7 @@ def _executed(found: Reference, path: Path, text: bytes, key: str) -> ModuleType
     try:
         with _importing_from(path.parent):
             exec(compile(text, str(path), "exec"), module.__dict__)
-    except Exception as wrong:
+    except (Exception, SystemExit) as wrong:
         sys.modules.pop(module.__name__)
         if before is not None:
             sys.modules[module.__name__] = before

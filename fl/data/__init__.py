@@ -6,8 +6,8 @@ from fl.data.dataset import Dataset, Part, standardised
 from fl.data.lists import partition_by_groups, partition_by_lists
 from fl.data.partition import partition
 from fl.data.samples import Partition, Samples
-from fl.data.sets import adjusted, load
-from fl.data.sources import as_dataset, from_hf, from_torch
+from fl.data.sets import adjusted, as_dataset, load
+from fl.data.sources import from_hf, from_torch
 
 __all__ = [
     "Dataset",

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fl.data.dataset import Dataset, Part, X, statistics
+from fl.data.dataset import Dataset, Part, X, check_finite, statistics
 from fl.data.split import split
 
 _MOST_CLASSES = 2**16  # without names; a larger label is no class number
@@ -72,7 +72,7 @@ def _part(x: Any, y: Any, x_name: str, y_name: str, classes: Sequence[str] | int
         raise ValueError(
             f"expected arrays {x_name!r} and {y_name!r}, got no {' and no '.join(map(repr, missing))}"
         )
-    samples, labels = _samples(array(x), x_name), array(y)
+    samples, labels = _samples(_array(x, x_name), x_name), _array(y, y_name)
     if len(samples) == 0:
         raise ValueError(f"expected at least one sample, got {x_name} {samples.shape}")
     if labels.dtype.kind not in "iu" or labels.shape != (len(samples),):
@@ -81,7 +81,15 @@ def _part(x: Any, y: Any, x_name: str, y_name: str, classes: Sequence[str] | int
     most = _MOST_CLASSES if classes is None else classes if isinstance(classes, int) else len(classes)
     if labels.min() < 0 or labels.max() >= most:
         raise ValueError(f"expected {y_name} from 0 to {most - 1}, got {labels.min()} to {labels.max()}")
+    check_finite(x_name, samples)
     return Part(samples, labels.astype(np.int64), None if groups is None else _groups(array(groups), labels))
+
+
+def _array(given: Any, name: str) -> NDArray:
+    try:
+        return array(given)
+    except ValueError as wrong:  # lists of different lengths
+        raise ValueError(f"expected {name} as an array, got {type(given).__name__}: {wrong}") from wrong
 
 
 def _groups(groups: NDArray, labels: NDArray) -> NDArray:

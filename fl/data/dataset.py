@@ -161,11 +161,13 @@ def _check(what: str, part: Part, num_classes: int) -> None:
         raise ValueError(f"{what}: expected labels from 0 to {num_classes - 1}, got {lowest} to {highest}")
     if part.groups is not None and part.groups.shape != labels.shape:
         raise ValueError(f"{what}: expected one group per sample, got {part.groups.shape} for {labels.shape}")
-    if x.dtype == np.float32:
-        _check_finite(what, x)
+    check_finite(what, x)
 
 
-def _check_finite(what: str, x: X) -> None:
+def check_finite(what: str, x: X) -> None:
+    """ValueError: x has a number that is none, or is infinite. It names the first such sample."""
+    if x.dtype != np.float32:
+        return
     for start in range(0, len(x), _CHUNK):
         finite = np.isfinite(x[start : start + _CHUNK])
         if not finite.all():

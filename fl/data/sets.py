@@ -13,6 +13,7 @@ import os
 from dataclasses import replace
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,11 +24,32 @@ from fl.config import code
 from fl.config.source import is_path
 from fl.data import cifar, memory, npz, own
 from fl.data.dataset import Dataset, X, standardised
+from fl.data.sources import from_given
 
 _CIFAR_PAGE = "the CIFAR page of Alex Krizhevsky (www.cs.toronto.edu/~kriz/cifar.html)"
 _HAM_PAGE = "Harvard Dataverse (dataset 'The HAM10000 dataset', doi:10.7910/DVN/DBW86T)"
 BINARIES = {binary.name: binary for binary in (cifar.CIFAR10, cifar.CIFAR100)}
 _CHUNK = 512
+
+
+def as_dataset(given: Any, *, natural: bool = False) -> Dataset:
+    """The data set that `given` is, or holds.
+
+    given     a Dataset (as it is); (x, y) or (x, y, x_test, y_test) of arrays or tensors; a mapping with the
+              arguments of `from_arrays`; a map-style torch Dataset, a split of Hugging Face's `datasets`, a
+              mapping {"train": ..., "test": ...} of two of these; a name of a data set, or
+              the path of an .npz file
+    natural   groups are clients (from_arrays)
+
+    >>> import numpy as np
+    >>> as_dataset((np.zeros((10, 3)), np.arange(10) % 2))
+    Dataset(arrays, 8 + 2 samples (3,), 2 classes)
+    >>> as_dataset("digits")
+    Dataset(digits, 1,438 + 359 images (1, 8, 8), 10 classes)
+    """
+    if isinstance(given, str | os.PathLike):
+        return load(os.fspath(given), natural=natural)
+    return from_given(given, natural=natural)
 
 
 def load(name: str, root: str | Path | None = None, *, natural: bool = False) -> Dataset:

@@ -1,10 +1,9 @@
-"""Data sets out of what people have: a torch Dataset, a Hugging Face split, arrays, a file, a name.
+"""Data sets out of what people have: arrays, a torch Dataset, a Hugging Face split.
 
 Neither torchvision nor `datasets` is imported: what they hand out is known by what it can do. All samples are
 read once, into one array; random transforms of a torch Dataset are therefore drawn once, too.
 """
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
@@ -15,41 +14,29 @@ from numpy.typing import NDArray
 from fl.data import memory
 from fl.data.arrays import array, from_arrays
 from fl.data.dataset import Dataset
-from fl.data.sets import load
 
 _X_COLUMNS = ("image", "img", "x", "features", "pixel_values", "data")
 _Y_COLUMNS = ("label", "labels", "y", "fine_label", "target")
 
 
-def as_dataset(given: Any, *, natural: bool = False) -> Dataset:
-    """The data set that `given` is, or holds.
+def from_given(given: Any, *, natural: bool = False, name: str | None = None) -> Dataset:
+    """The data set that `given` is, or holds: all that `fl.data.as_dataset` takes but names and paths.
 
-    given     a Dataset (as it is); (x, y) or (x, y, x_test, y_test) of arrays or tensors; a mapping with the
-              arguments of `from_arrays`; a map-style torch Dataset, a split of Hugging Face's `datasets`, a
-              mapping {"train": ..., "test": ...} of two of these; a name of a data set, or
-              the path of an .npz file
-    natural   groups are clients (from_arrays)
-
-    >>> import numpy as np
-    >>> as_dataset((np.zeros((10, 3)), np.arange(10) % 2))
-    Dataset(arrays, 8 + 2 samples (3,), 2 classes)
-    >>> as_dataset("digits")
-    Dataset(digits, 1,438 + 359 images (1, 8, 8), 10 classes)
+    name      of the data set; by default that of its kind
     """
     if isinstance(given, Dataset):
         return given
-    if isinstance(given, str | os.PathLike):
-        return load(os.fspath(given), natural=natural)
+    options: dict[str, Any] = {"natural": natural} | ({} if name is None else {"name": name})
     if isinstance(given, tuple | list):
         if len(given) not in (2, 4):
             raise ValueError(f"data: expected (x, y) or (x, y, x_test, y_test), got {len(given)} arrays")
-        return from_arrays(*given, natural=natural)
+        return from_arrays(*given, **options)
     if isinstance(given, Mapping):
-        return _of_mapping(given, natural)
+        return _of_mapping(given, options)
     if _is_split(given):
-        return from_hf(given, natural=natural)
-    if _is_map_style(given) and not hasattr(given, "dtype"):
-        return from_torch(given, natural=natural)
+        return from_hf(given, **options)
+    if _is_map_style(given) and not hasattr(given, "dtype") and not isinstance(given, str):
+        return from_torch(given, **options)
     raise ValueError(
         "data: expected arrays (x, y), a Dataset, a map-style torch Dataset (with len() and [i]), a Hugging "
         f"Face split, a name or the path of an .npz file, got {_kind(given)}"
@@ -174,18 +161,18 @@ def _sample(given: Any) -> NDArray:
     return value.astype(np.float32) if value.dtype.kind == "f" else value
 
 
-def _of_mapping(given: Mapping[str, Any], natural: bool) -> Dataset:
+def _of_mapping(given: Mapping[str, Any], options: dict[str, Any]) -> Dataset:
     if "x" in given and "y" in given:
         allowed = {*from_arrays.__annotations__} - {"return"}
         unknown = [key for key in given if key not in allowed]
         if unknown:
             raise ValueError(f"data: expected keys out of {sorted(allowed)}, got {unknown}")
-        return from_arrays(**{"natural": natural} | dict(given))
+        return from_arrays(**options | dict(given))
     if "train" not in given:
         raise ValueError(f"data: expected keys x and y, or train (and test), got {list(given)}")
     train, test = given["train"], given.get("test")
     make = from_hf if _is_split(train) else from_torch
-    return make(train, test, natural=natural)
+    return make(train, test, **options)
 
 
 def _column(split: Any, wanted: str | None, usual: Sequence[str], what: str) -> str:

@@ -3,6 +3,8 @@
 A Listener hears of rounds from the loop's thread, and of waves and clients from others.
 """
 
+import sys
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,22 @@ class Listener:
 
     def run_stopped(self) -> None:
         """Finished, failed or interrupted."""
+
+
+class Warner(Listener):
+    """Notes as warnings of Python, for who sees nothing else."""
+
+    def note(self, text: str) -> None:
+        warnings.warn(text, stacklevel=_outside())
+
+
+def _outside() -> int:
+    """The stack level of the first caller that is not this package: its line is what a warning is about."""
+    package, level = str(Path(__file__).parents[1]), 1
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 class Several(Listener):

@@ -1,19 +1,18 @@
 """What somebody hands over from Python in place of what the configuration names: network, data, partition."""
 
 import copy
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import torch
 from torch import nn
 
-from fl import rng
 from fl.config import Config, ConfigError
 from fl.data import Dataset, Partition, partition_by_lists
-from fl.train.own import sizes
+from fl.train import own
 
+_KEY = "network"  # of messages: the argument of fl.Simulation
 _DIVIDED = ", own partition"
 _NAMED = "<{}>"  # such a name is no file, no module and no data set: nobody takes it for one
 
@@ -30,7 +29,7 @@ class Own:
         """`cfg` with names of what is given, and without the options of the network that it named."""
         changes: dict[str, Any] = {}
         if self.network is not None:
-            name = _NAMED.format(_name(self.network))
+            name = _NAMED.format(name_of(self.network))
             changes["model"] = type(cfg.model)(name=name, exempt=cfg.model.exempt)
         if self.data is not None or self.partition is not None:
             shown = named_data(cfg) if self.data is None else _NAMED.format(_data_name(self.data))
@@ -39,6 +38,15 @@ class Own:
             root = cfg.data.root if self.data is None else None
             changes["data"] = cfg.data.model_copy(update={"name": shown, "root": root})
         return cfg.model_copy(update=changes)
+
+    def check_changes(self, keys: Iterable[str]) -> None:
+        """ConfigError where one of the `keys` that somebody changed is of what is given in its place."""
+        wrong = [key for key in keys if key.startswith("model.") and key != "model.exempt"]
+        if self.network is not None and wrong:
+            raise ConfigError(
+                f"{wrong[0]}: expected no such change beside {_KEY}=..., which takes the place of [model]: "
+                f"give options with functools.partial({name_of(self.network)}, ...), or the network by name"
+            )
 
 
 NOTHING = Own()
@@ -101,64 +109,24 @@ def network(given: nn.Module | Callable[..., nn.Module], data: Dataset, seed: in
     depend on `seed` alone; those of a module that is ready are copied.
     """
     if isinstance(given, nn.Module):
-        net = copy.deepcopy(given)
-    elif callable(given):
-        net = _made(given, data, seed)
-    else:
+        own.check(given, data, name_of(given), _KEY)
+        return copy.deepcopy(given)
+    if not callable(given):
         raise ConfigError(
-            f"network: expected a torch module, or a class or function that makes one, got {_kind(given)}"
+            f"{_KEY}: expected a torch module, or a class or function that makes one, got {_kind(given)}"
         )
-    _check_output(net, _name(given), data)
-    return net
+    return own.make(given, {}, data, seed, name_of(given), _KEY)
 
 
-def _made(given: Callable[..., nn.Module], data: Dataset, seed: int) -> nn.Module:
-    takes = inspect.signature(given).parameters
-    options = {name: value for name, value in sizes(data).items() if name in takes}
-    needed = [
-        name
-        for name, one in takes.items()
-        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
-    ]
-    if unknown := [name for name in needed if name not in options]:
-        raise ConfigError(
-            f"network: expected arguments out of {list(sizes(data))}, or with a default, got {unknown} "
-            f"of {_name(given)}"
-        )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(rng.stream(seed, "weights").integers(2**63)))
-        net = given(**options)
-    if not isinstance(net, nn.Module):
-        raise ConfigError(f"network: expected a torch module of {_name(given)}, got {_kind(net)}")
-    return net
-
-
-def _check_output(net: nn.Module, name: str, data: Dataset) -> None:
-    """One number per class, for a batch of two samples."""
-    try:
-        with torch.no_grad():
-            made = copy.deepcopy(net).eval()(torch.zeros((2, *data.shape)))
-    except Exception as wrong:  # anything: it is the user's code
-        raise ConfigError(
-            f"network: expected one that takes samples of shape {tuple(data.shape)} of {data.name}, "
-            f"got {name}: {wrong}"
-        ) from wrong
-    shape = tuple(getattr(made, "shape", ()))
-    if shape != (2, data.num_classes):
-        got = f"{shape} for 2 samples" if shape else _kind(made)
-        raise ConfigError(
-            f"network: expected {data.num_classes} outputs per sample, one per class of {data.name}, got "
-            f"{got} of {name}"
-        )
+def name_of(given: Any) -> str:
+    """What a network is called: a class or function by its own name, others by that of their class."""
+    given = given.func if isinstance(given, partial) else given
+    return getattr(given, "__name__", None) or type(given).__name__
 
 
 def _data_name(given: Any) -> str:
     own = getattr(given, "name", None)
     return own if isinstance(own, str) else type(given).__name__
-
-
-def _name(given: Any) -> str:
-    return getattr(given, "__name__", None) or type(given).__name__
 
 
 def _kind(given: Any) -> str:

@@ -2,13 +2,15 @@
 
 from typing import Any
 
+from torch import nn
+
 import sparse_engine as se
 from fl import config
 from fl.config import Config
 from fl.data import Dataset, Partition, adjusted, as_dataset, load, partition
 from fl.run import own
 from fl.run.own import NOTHING, Own
-from fl.train import network
+from fl.train import coverage, network
 from fl.train.cost import Cost
 from fl.train.setting import Setting
 from fl.world import topology
@@ -30,7 +32,7 @@ def prepare(cfg: Config, given: Own = NOTHING) -> Setting:
         net = own.network(given.network, data, cfg.seed)
     network.check_batches(net, data, parts.train.sizes, cfg.training.batch_size)
     exempt = tuple(cfg.model.exempt)
-    initial = se.compress(net, exempt=exempt)
+    initial = _compressed(net, exempt, cfg, "model.name" if given.network is None else "network")
     cost = Cost.of(net, initial.layout, data.shape)
     return Setting(
         training=cfg.training,
@@ -42,6 +44,17 @@ def prepare(cfg: Config, given: Own = NOTHING) -> Setting:
         initial=initial,
         cost=cost,
     )
+
+
+def _compressed(net: nn.Module, exempt: tuple[str, ...], cfg: Config, key: str) -> se.Model:
+    """The first weights of the network, all of them."""
+    name = cfg.model.name.strip("<>")
+    try:
+        initial = se.compress(net, exempt=exempt)
+    except ValueError as wrong:
+        raise config.ConfigError(f"{key}: of {name}: {wrong}") from wrong
+    coverage.check(net, initial.layout.names, name, key)
+    return initial
 
 
 def _data(cfg: Config, given: Any) -> Dataset:

@@ -14,16 +14,17 @@ from fl.config import text as config_text
 from fl.run import executor as executors
 from fl.run import origins, setup
 from fl.run.book import Book, Files, Memory
-from fl.run.events import Listener, Several
+from fl.run.events import Listener, Several, Warner
 from fl.run.loop import Options, Run, Summary
 from fl.run.names import CONFIG
 from fl.run.own import Own
 from fl.run.result import Result
 from fl.run.rundir import RunDir
+from fl.train import coverage
 
 Source = str | Path | Config | Loaded
 Changes = Mapping[str, Any] | Iterable[str]
-Network = nn.Module | Callable[..., nn.Module]
+Network = nn.Module | Callable[..., nn.Module] | str
 Line = dict[str, Any]
 
 
@@ -33,7 +34,8 @@ class Simulation:
 
     source      name of a preset, path of a TOML file, or a Config
     network     a torch module (copied), or a class or function that makes one: it is given those of
-                `num_classes`, `in_channels`, `size` (of an image), `in_features` and `shape` that it takes
+                `num_classes`, `in_channels`, `size` (of an image), `in_features` and `shape` that it takes,
+                and more arguments with functools.partial. Or a name, as model.name: "nets.py:TinyNet"
     data        what `fl.data.as_dataset` takes: (x, y) or (x, y, x_test, y_test) of arrays or tensors, a
                 Dataset of ours, a map-style one of torch, a split of Hugging Face, the path of an .npz file
     partition   a list of training samples (indices) per client, or a function (data, num_clients, seed) that
@@ -45,7 +47,7 @@ class Simulation:
     executor    where clients are trained: "local" (threads of this process), or the name of one that an
                 installed package brings
     listeners   who hears of rounds: objects of subclasses of `fl.Listener`, such as `fl.CSV()`
-    progress    show a bar (or lines, where there is no terminal)
+    progress    show a bar (or lines, where there is no terminal); without it, notes are warnings of Python
     overwrite   a run in `out` may be removed
 
     ConfigError: something does not fit; the message names it.
@@ -78,18 +80,24 @@ class Simulation:
         options: Options | None = None,
     ) -> None:
         options = options or _options(workers, executor, [*listeners], progress, overwrite)
-        if isinstance(data, str | Path):  # as the command line names it
-            named, data = {"data.name": str(data)}, None
-        else:
-            named = {}
-        found = _loaded(source, [*_named(algorithm), *_changes(named), *_changes(set)])
+        named: Line = {}  # as the command line names it
+        if isinstance(data, str | Path):
+            named["data.name"], data = str(data), None
+        if isinstance(network, str):
+            named["model.name"], network = network, None
+        changes = _changes(set)
         own = Own(network=network, data=data, partition=partition)
+        own.check_changes(config.changed_keys(changes))
+        found = _loaded(source, [*_named(algorithm), *_changes(named), *changes])
         cfg = config.settled(own.named(found.config))
         for note in (*found.notes, *config.remarks(cfg)):
             options.listener.note(note)
         setting, links = setup.prepare(cfg, own), setup.links(cfg)  # data may be missing: nothing is written
+        staying = coverage.remarks(setting.network, cfg.model.name.strip("<>"), setting.data.shape)
+        for note in staying:
+            options.listener.note(note)
         self.config, self.loop = cfg, Run(cfg, setting, links, options)
-        self._out, self._own, self._notes = out, own, found.notes
+        self._out, self._own, self._notes = out, own, (*found.notes, *staying)
         self._memory, self._written = Memory(), isinstance(out, RunDir)
         self._lines: Generator[Line, None, None] | None = None
         self._summary: Summary = {}
@@ -265,9 +273,8 @@ def _options(
     for one in listeners:
         if not isinstance(one, Listener):
             raise ConfigError(f"listeners: expected objects of fl.Listener, got {type(one).__name__}")
-    if progress:
-        listeners = [_shown(), *listeners]
-    return Options(workers, Several(listeners), overwrite, executor=executor)
+    told = Several([_shown() if progress else Warner(), *listeners])
+    return Options(workers, told, overwrite, executor=executor)
 
 
 def _shown() -> Listener:

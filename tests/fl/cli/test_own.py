@@ -1,6 +1,7 @@
 """`sparsefl run` with a network, data and an algorithm of one's own; the trust that a run directory needs."""
 
 import json
+import re
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -87,8 +88,50 @@ def test_data_of_ones_own(here):
     assert parts["classes"] == ["0", "1", "2", "3"]
     assert "data.name" in json.loads((here / "run" / "code.json").read_text())
     wrong = run("data.name=loader.py:torn", out="torn", code_of=2)
-    assert "data.name: of loader.py:torn: expected (x, y), " in wrong and "got 3 values" in wrong
+    assert "data.name: of loader.py:torn: expected (x, y) or (x, y, x_test, y_test), got 3 arrays" in wrong
     assert not (here / "torn").exists()
+
+
+def test_data_of_ones_own_may_be_a_torch_dataset_or_a_split(here):
+    (here / "sets.py").write_text(
+        "import loader, torch\nfrom torch.utils.data import TensorDataset\nx, y = loader.load()\n"
+        "def samples(): return TensorDataset(torch.tensor(x[:, None]), torch.tensor(y))\n"
+        "class Split:\n    column_names = ['image', 'label']\n    def __len__(self): return len(y)\n"
+        "    def __getitem__(self, i): return {'image': x[i], 'label': y[i]}\n"
+    )
+    lines = []
+    for name in ("loader.py:load", "sets.py:samples", "sets.py:Split"):
+        assert f"on {name}" in run(f"data.name={name}", "num_rounds=1", out=name.partition(":")[2])
+        (line,) = (here / name.partition(":")[2] / "metrics.jsonl").read_text().splitlines()
+        lines.append(json.loads(line)["loss"])
+    assert lines[0] == lines[1] == lines[2]
+
+
+def test_what_stays_dense_is_said_and_recorded(here):
+    said = (
+        "nets.py:Depthwise: 2.4% of the weights cannot be sparse and stay dense: 1 (72): grouped convolution"
+    )
+    assert said in run("model.name=nets.py:Depthwise", "num_rounds=1")
+    assert said in (here / "run" / "config.toml").read_text()
+    assert said in (here / "run" / "report.html").read_text()
+    assert "stay dense" not in run("model.name=nets.py:TinyNet", "num_rounds=1", out="whole")
+
+
+@pytest.mark.parametrize(
+    ("change", "exit_code", "message"),
+    [
+        ("model.name=nets.py:Whole", 1, r"that runs through, got nets.py, line \d+: KeyError: 'too many'"),
+        ("model.name=nets.py:leave", 2, r"network of nets.py:leave with .*, line \d+: SystemExit: 3"),
+        ("model.name=nets.py:products", 2, r"can be sparse, got nets.py:products with 0 \(640\): no sparse"),
+        ("data.name=nets.py:quit", 2, r"data of nets.py:quit, got nets.py, line \d+: SystemExit: 3"),
+        ("algorithm=ends.py", 2, "code that can be imported, got ends.py, line 1: SystemExit: 3"),
+        ("model.name=ends.py:Net", 2, "code that can be imported, got ends.py, line 1: SystemExit: 3"),
+        ("model.name=ends:Net", 2, "a module that can be imported, got ends: SystemExit: 3"),
+    ],
+)
+def test_code_that_fails_is_a_sentence(here, change, exit_code, message):
+    (here / "ends.py").write_text("raise SystemExit(3)")
+    assert re.search(message, run(change, code_of=exit_code))
 
 
 def test_an_algorithm_of_ones_own_and_its_section(here):

@@ -106,3 +106,17 @@ def test_classes_by_number_or_name(classes, names):
 def test_refusals(given, message):
     with pytest.raises(ValueError, match=message):
         from_arrays(**{"x": X, "y": Y} | given)
+
+
+def test_a_number_that_is_none_is_named_by_the_sample_that_was_given():
+    x, y = np.zeros((100, 3)), np.arange(100) % 2
+    x[70, 1] = np.nan
+    with pytest.raises(ValueError, match="^x: expected finite numbers, got not a number in sample 70$"):
+        from_arrays(x, y)
+    with pytest.raises(ValueError, match="^x_test: expected finite numbers, got not a number in sample 70$"):
+        from_arrays(np.zeros((100, 3)), y, x, y)
+
+
+def test_lists_of_different_lengths_are_named():
+    with pytest.raises(ValueError, match="expected x as an array, got list: .*inhomogeneous"):
+        from_arrays([[1.0, 2.0], [3.0]], [0, 1])

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from own_code import NETS
 from torch import nn
 
 import fl
@@ -169,14 +170,51 @@ def test_floats_of_any_shape(arrays):
     [
         (lambda: nn.Linear(3, 3), r"takes samples of shape \(1, 6, 6\) of arrays, got <lambda>"),
         (lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 7)), r"3 outputs per sample.*got \(2, 7\) for 2"),
-        (lambda depth: nn.Linear(3, 3), r"expected arguments out of .*got \['depth'\] of <lambda>"),
-        (lambda: "net", "expected a torch module of <lambda>, got str net"),
+        (lambda depth: nn.Linear(3, 3), r"expected arguments out of .*got 'depth' of <lambda>: .*partial"),
+        (lambda: "net", "expected a torch.nn.Module of <lambda>, got str"),
         (7, "expected a torch module, or a class or function"),
     ],
 )
 def test_a_network_that_does_not_fit_is_named(arrays, network, said):
     with pytest.raises(ConfigError, match=f"network: .*{said}"):
         fl.Simulation("demo", network=network, data=arrays, set=SMALL)
+
+
+def test_what_stays_dense_is_a_warning_at_the_users_line(arrays):
+    def grouped(num_classes):
+        return nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3, groups=4), nn.Flatten(), nn.Linear(16, num_classes)
+        )
+
+    with pytest.warns(UserWarning, match=r"grouped: .* stay dense: 1 \(36\): grouped convolution") as told:
+        simulation = fl.Simulation("demo", network=grouped, data=arrays, set=SMALL)
+    assert [Path(one.filename) for one in told] == [Path(__file__)]
+    assert simulation.config.model.name == "<grouped>"
+
+
+def test_a_network_by_name_takes_options_and_one_handed_over_does_not(arrays, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nets.py").write_text(NETS)
+    options = {"model.options.hidden": 4}
+    with pytest.warns(UserWarning, match="model.width has no effect and is left out"):
+        simulation = fl.Simulation("demo", network="nets.py:TinyNet", data=arrays, set=SMALL | options)
+    code.forget()
+    assert simulation.loop.setting.network.first.out_channels == 4
+    for changes in (options, {"model.width": 3}):
+        with pytest.raises(
+            ConfigError, match=r"^model.*: expected no such change beside network=.*partial\(Net"
+        ):
+            fl.Simulation("demo", network=Net, data=arrays, set=SMALL | changes)
+    fl.Simulation("demo", network=Net, data=arrays, set=SMALL | {"model.exempt": ["layers.0.weight"]})
+
+
+def test_tied_weights_are_named(arrays):
+    net = nn.Sequential(nn.Flatten(), nn.Linear(36, 36), nn.Linear(36, 36), nn.Linear(36, 3))
+    net[2].weight = net[1].weight
+    with pytest.raises(
+        ConfigError, match="network: of Sequential: expected every tensor under one name, got"
+    ):
+        fl.Simulation("demo", network=net, data=arrays, set=SMALL)
 
 
 def test_data_that_does_not_fit_is_named(arrays):

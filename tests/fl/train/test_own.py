@@ -42,7 +42,11 @@ def test_a_network_gets_what_it_takes_and_its_options():
             {"heads": 2},
             r"model.options.heads: expected options of nets.py:TinyNet \(\['num_classes', ",
         ),
-        ("wrong", {}, r"a network with 10 outputs per sample, got \(1, 11\) of nets.py:wrong"),
+        (
+            "wrong",
+            {},
+            r"with 10 outputs per sample, .* of digits, got \(2, 11\) for 2 samples of nets.py:wrong",
+        ),
         ("broken", {}, r"expected a network of nets.py:broken with .*, got nets.py, line 21: KeyError"),
         ("strange", {}, "expected a torch.nn.Module of nets.py:strange, got int"),
         (
@@ -51,7 +55,10 @@ def test_a_network_gets_what_it_takes_and_its_options():
             r"takes samples of shape \(1, 8, 8\) of digits, got nets.py:narrow: RuntimeError: mat1",
         ),
         ("NUMBER", {}, "expected a class or a function, got nets.py:NUMBER"),
-        ("Tiny", {}, "expected a name in nets.py out of .*'TinyNet'.*, got 'Tiny'"),
+        ("Tiny", {}, r"expected a name in nets.py out of \['TinyNet', .*, got 'Tiny'"),
+        ("Lazy", {}, r"knows its shapes, got nets.py:Lazy with lazy 1.weight, 1.bias: it may take them"),
+        ("Late", {}, r"trains on samples of .*, got nets.py:Late: nets.py, line \d+: RuntimeError: not in"),
+        ("Two", {}, "expected a network that returns a tensor, got a tuple of nets.py:Two in training"),
     ],
 )
 def test_what_cannot_be_used_is_refused(name, options, message):
