@@ -18,7 +18,7 @@ import torch
 from messages import HEADER, LAYOUT, repaired, state_of
 
 from sparse_engine.wire import message
-from sparse_engine.wire.message import WireError
+from sparse_engine.wire.header import MASKS, VALUES, WireError
 
 NUMBERS = [0, 1, 7, 255, 256, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**63, 2**64 - 1]
 ROOM = 256 << 20  # bytes that a million messages may add to the process
@@ -27,7 +27,7 @@ ROOM = 256 << 20  # bytes that a million messages may add to the process
 def originals() -> list[tuple[bytes, dict]]:
     """Messages in every form, and how they were made."""
     known, made = state_of(1), []
-    for mask, values, pack in product(message.MASKS, message.VALUES, (False, True)):
+    for mask, values, pack in product(MASKS, VALUES, (False, True)):
         how = {"mask": mask, "values": values, "pack": pack}
         state = state_of(1) if mask == "known" else state_of()
         made.append((message.encode(state, sender=3, round=5, known=known, **how), how))

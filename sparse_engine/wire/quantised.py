@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sparse_engine.model.model import Model
-from sparse_engine.wire.message import WireError
+from sparse_engine.wire.header import WireError
 from sparse_engine.wire.values import BLOCK, Bytes, as_bytes, from_bytes
 from sparsefl.kernels.checksum import checksum
 

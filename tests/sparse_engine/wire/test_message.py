@@ -19,7 +19,8 @@ import sparse_engine as se
 from sparse_engine.model.model import Entry, Layout, Model
 from sparse_engine.wire import masks as mask_codecs
 from sparse_engine.wire import message as wire
-from sparse_engine.wire.message import Residual, WireError
+from sparse_engine.wire.header import MASKS, VALUES, WireError
+from sparse_engine.wire.message import Residual
 from sparsefl.kernels import mask_code
 
 PINNED = Path(__file__).parents[2] / "data" / "wire_v1.json"
@@ -270,8 +271,8 @@ def test_nothing_is_lost_in_fp32():
 
 
 PINS = [
-    *({"mask": mask, "values": "fp32", "pack": False} for mask in wire.MASKS),
-    *({"mask": "entropy", "values": values, "pack": True} for values in wire.VALUES),
+    *({"mask": mask, "values": "fp32", "pack": False} for mask in MASKS),
+    *({"mask": "entropy", "values": values, "pack": True} for values in VALUES),
 ]
 
 
@@ -286,7 +287,7 @@ def test_version_1_is_what_it_was():
     assert pinned() == written
 
 
-@pytest.mark.parametrize("values", wire.VALUES)
+@pytest.mark.parametrize("values", VALUES)
 def test_version_1_stays_readable(values):
     known = state_of(1)
     for name, blob in pinned().items():
