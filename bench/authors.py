@@ -33,16 +33,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+import fl
 import sparse_engine as se
 from fl.algorithms import da_dpfl
-from fl.config import Messages, Training
+from fl.config import Messages
 from fl.data import Dataset, Partition, Samples, evaluation_batches, load
 from fl.errors import ConfigError
-from fl.train.cost import Cost
 from fl.train.local import Local
-from fl.train.setting import Setting
 from fl.train.turn import EngineTurn
-from fl.train.worker import Worker
 from sparsefl.bench import report
 from sparsefl.bench.meta import meta
 from sparsefl.bench.running import seconds, shown
@@ -158,7 +156,8 @@ class Ours:
     def __init__(self, start: Start, batch: int, grow_batches: int = 1) -> None:
         self.net = copy.deepcopy(start.net)
         self.cfg = da_dpfl.Config(grow_batches=grow_batches)
-        self.worker = Worker(_setting(start, batch))
+        simulation = _simulation(start, batch)
+        self.trainer, self.local = simulation.trainer(), Local.of(simulation.config.training, 0)
         states = [self._state(model, mask) for model, mask in zip(start.models, start.masks, strict=True)]
         first = states[0].bitmap
         self.given = da_dpfl.Inputs(da_dpfl.Client(states[0], first, first), states[1:])
@@ -176,9 +175,8 @@ class Ours:
 
     def round(self, prune: bool) -> da_dpfl.Client:
         fraction = se.rigl_fraction(0, ROUNDS, self.cfg.alpha0)
-        local = Local.of(self.worker.setting.training, 0)
-        how = {"t": 0, "local": local, "prune": prune, "fraction": fraction, "cfg": self.cfg}
-        return da_dpfl.local_update(self.worker, 0, self.given, **how, messages=Messages()).value
+        how = {"t": 0, "local": self.local, "prune": prune, "fraction": fraction, "cfg": self.cfg}
+        return da_dpfl.local_update(self.trainer, 0, self.given, **how, messages=Messages()).value
 
     def outcome(self) -> Outcome:
         """The numbers of a round without pruning; not for timing."""
@@ -329,24 +327,19 @@ def _their_arguments(batch: int) -> SimpleNamespace:
     )  # fmt: skip
 
 
-def _setting(start: Start, batch: int) -> Setting:
-    """Client 0 with all samples and no tests."""
-    initial = se.compress(start.net, exempt=EXEMPT)
-    training = Training(epochs=1, batch_size=batch, lr=LR)
-    size, none = len(start.data.train), np.zeros((1, 10), dtype=np.int64)
-    train = Samples(np.array([0, size]), np.arange(size, dtype=np.int32))
-    test = Samples(np.array([0, 0]), np.arange(0, dtype=np.int32))
-    cost = Cost.of(start.net, initial.layout, start.data.shape)
-    parts = Partition(train, test, none, none)
-    return Setting(
-        training=training,
-        exempt=EXEMPT,
-        seed=0,
-        data=start.data,
-        partition=parts,
+def _simulation(start: Start, batch: int) -> fl.Simulation:
+    """A run in which client 0 has all samples and no tests, and client 1 nothing."""
+    size, none = len(start.data.train), np.zeros((2, start.data.num_classes), dtype=np.int64)
+    train = Samples(np.array([0, size, size]), np.arange(size, dtype=np.int32))
+    test = Samples(np.array([0, 0, 0]), np.arange(0, dtype=np.int32))
+    few = {"num_clients": 2, "topology.degree": 1}
+    training = {"training.epochs": 1, "training.batch_size": batch, "training.lr": LR}
+    return fl.Simulation(
+        "cifar10",
         network=start.net,
-        initial=initial,
-        cost=cost,
+        data=start.data,
+        partition=Partition(train, test, none, none),
+        set={**few, **training, "model.exempt": list(EXEMPT)},
     )
 
 

@@ -41,7 +41,8 @@ QUICK = ("num_clients=4", "topology.degree=2", "num_rounds=3", "training.epochs=
 
 def settings(preset: str, number: int, changes: Sequence[str]) -> Config:
     """The run that is measured."""
-    return config.load(preset, [f"num_rounds={number}", *changes])
+    whole = f"run.patience={config.NONE}"  # both kinds of kernels run the same rounds
+    return config.load(preset, [f"num_rounds={number}", *changes, whole])
 
 
 def quick(changes: Sequence[str]) -> Config:

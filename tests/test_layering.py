@@ -30,7 +30,7 @@ RANK = {name: rank for rank, line in enumerate(ORDER) for name in line}
 LAZY = {  # only inside a function
     ("fl/cli/app.py", "bench"),  # `sparsefl bench` hands over
     ("fl/run/result.py", "fl.report"),  # Result.report() writes one
-    ("fl/run/simulation.py", "fl.cli"),  # progress=True shows what the command line does
+    ("fl/run/given.py", "fl.cli"),  # progress=True shows what the command line does
     ("fl/config/__init__.py", "fl.algorithms"),  # algorithms bring sections of their own
 }
 

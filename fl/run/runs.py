@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 from fl import config
 from fl.config import Config, Loaded
-from fl.errors import Interrupted, RunDirError
-from fl.run import checkpoint, files, origins, recorded, restore, stopping
+from fl.errors import Interrupted
+from fl.run import checkpoint, files, origins, recorded, restore, standing, stopping
 from fl.run.checkpoint import Head
 from fl.run.events import Listener
-from fl.run.loop import After, Options, Run, Summary
-from fl.run.names import BASELINE, CHECKPOINT, CONFIG, EXACT, METRICS, SUMMARY
+from fl.run.loop import Options, Summary
+from fl.run.names import BASELINE, CHECKPOINT, CONFIG, EXACT, SUMMARY
 from fl.run.rundir import RunDir
 from fl.run.simulation import Simulation
 
@@ -38,16 +38,7 @@ def resume(path: Path | str, options: Options = _DEFAULT) -> Summary:
             return done
         made = Simulation(cfg, out=run, options=options)
         origins.compare(run, cfg, options.listener)
-
-        def restored(head: Head) -> After:
-            restore.same_config(head, cfg)
-            return made.loop.restored(folder, head)
-
-        made.loop.after, problems = checkpoint.newest(folder, restored)
-        _tell(options.listener, problems)
-        run.cut(made.loop.after.marks)
-        _check_lines(run, made.loop)
-        checkpoint.prune(folder, made.loop.after.round)
+        standing.put(run, made.loop)
         return _finished(made)
 
 
@@ -59,29 +50,12 @@ def _finished(simulation: Simulation) -> Summary:
         raise Interrupted from None
 
 
-def _check_lines(run: RunDir, made: Run) -> None:
-    """Before training goes on: lines for all rounds that are done, from which a summary can be made."""
-    rounds = recorded.rounds_of(run.path)
-    if len(rounds) != made.after.round + 1:
-        raise RunDirError(
-            f"expected {made.after.round + 1} lines in {run / METRICS}, as the checkpoint has rounds, "
-            f"got {len(rounds)}"
-        )
-    if rounds:
-        recorded.summarised(made.cfg, rounds)
-
-
 def _without_checkpoint(run: RunDir, cfg: Config, options: Options) -> Summary:
     """The run ended and its checkpoints were removed; or no round was finished; or they are lost."""
     rounds = recorded.rounds_of(run.path)
     if run.has(SUMMARY) and len(rounds) == stopping.length(cfg, rounds):
         return _summary(run)
-    if len(rounds) > ((cfg.run.checkpoint_every or 1) if run.has(CHECKPOINT) else 0):
-        raise RunDirError(
-            f"expected a checkpoint in {run / CHECKPOINT}, got none, though {METRICS} has {len(rounds)} "
-            f"rounds: put the folder back; or start again, which removes them, with "
-            f"sparsefl run {run / CONFIG} --out {run.path} --overwrite"
-        )
+    standing.check_not_begun(run, cfg, len(rounds))
     made = Simulation(cfg, out=run, options=options)
     origins.write(run, cfg)  # no round is done: it starts now
     return _finished(made)
@@ -100,7 +74,7 @@ def _ended(run: RunDir, cfg: Config, listener: Listener) -> Summary | None:
     there = recorded.rounds_of(run.path, head.round + 1)
     if head.round + 1 != stopping.length(cfg, there):
         return None
-    _tell(listener, problems)
+    standing.tell(listener, problems)
     run.cut(head.marks)
     checkpoint.prune(run / CHECKPOINT, head.round)
     return _summary(run)
@@ -115,11 +89,6 @@ def _summary(run: RunDir) -> Summary:
         summary |= beside
         run.write_json(SUMMARY, summary)
     return summary
-
-
-def _tell(listener: Listener, problems: list[str]) -> None:
-    for problem in problems:
-        listener.note(f"damaged checkpoint left aside: {problem}")
 
 
 class _Twin(NamedTuple):

@@ -1,36 +1,38 @@
 """Simulation: one run, round by round, from Python or under the command line. The loop: fl/run/loop.py."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from torch import nn
 
-from fl import algorithms, config
-from fl.config import Config, ConfigError, Loaded, code
-from fl.config import text as config_text
+from fl import config
+from fl.config import code
+from fl.run import checkpoint, given, origins, recorded, setup, standing
 from fl.run import executor as executors
-from fl.run import origins, setup
 from fl.run.book import Book, Files, Memory
-from fl.run.events import Listener, Several, Warner
+from fl.run.events import Listener
+from fl.run.given import Changes, Source
 from fl.run.loop import Options, Run, Summary
-from fl.run.names import CONFIG
+from fl.run.names import CHECKPOINT, CONFIG
 from fl.run.own import Own
 from fl.run.result import Result
 from fl.run.rundir import RunDir
 from fl.train import coverage
+from fl.train.trainer import Trainer
+from fl.train.worker import Worker
 
-Source = str | Path | Config | Loaded
-Changes = Mapping[str, Any] | Iterable[str]
 Network = nn.Module | Callable[..., nn.Module] | str
 Line = dict[str, Any]
 
 
 class Simulation:
     """One run. Iterating over it trains, a round at a time, and gives each round's line (a dict; what its
-    keys mean: docs/reference). Leaving the loop, or Ctrl-C, stops cleanly: iterate again and it goes on.
+    keys mean: docs/reference). Leaving the loop, or Ctrl-C, stops cleanly: iterate again and it goes on, or
+    `close` it, and another may go on in its directory (`resume`).
 
     source      name of a preset, path of a TOML file, or a Config
     network     a torch module (copied), or a class or function that makes one: it is given those of
@@ -79,16 +81,16 @@ class Simulation:
         overwrite: bool = False,
         options: Options | None = None,
     ) -> None:
-        options = options or _options(workers, executor, [*listeners], progress, overwrite)
+        options = options or given.options(workers, executor, [*listeners], progress, overwrite)
         named: Line = {}  # as the command line names it
         if isinstance(data, str | Path):
             named["data.name"], data = str(data), None
         if isinstance(network, str):
             named["model.name"], network = network, None
-        changes = _changes(set)
+        changes = given.changes(set)
         own = Own(network=network, data=data, partition=partition)
         own.check_changes(config.changed_keys(changes))
-        found = _loaded(source, [*_named(algorithm), *_changes(named), *changes])
+        found = given.loaded(source, [*given.algorithm(algorithm), *given.changes(named), *changes])
         cfg = config.settled(own.named(found.config))
         for note in (*found.notes, *config.remarks(cfg)):
             options.listener.note(note)
@@ -101,6 +103,63 @@ class Simulation:
         self._memory, self._written = Memory(), isinstance(out, RunDir)
         self._lines: Generator[Line, None, None] | None = None
         self._summary: Summary = {}
+
+    @classmethod
+    def resume(
+        cls,
+        path: Path | str,
+        *,
+        network: Network | None = None,
+        data: Any = None,
+        partition: Any = None,
+        algorithm: str | Path | ModuleType | None = None,
+        workers: int | None = None,
+        executor: str = executors.LOCAL,
+        listeners: Iterable[Listener] = (),
+        progress: bool = False,
+        allow_mixed: bool = False,
+        trust: bool = False,
+    ) -> "Simulation":
+        """The run in the directory `path`, after its last whole checkpoint; iterating goes on with it.
+
+        network, data, partition, algorithm     what the run was started with from Python, once more: a
+                    directory holds none of it
+        workers, executor, listeners, progress  as for a new one
+        allow_mixed     go on where numbers come out otherwise than before (another machine, version)
+        trust           import whatever code the directory names: only where you know who made it
+
+        RunDirError: there is no run, or it is damaged. ConfigError: something that it was started with is not
+        given, or is another.
+
+        >>> import fl, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     first = fl.Simulation("demo", set={"num_rounds": 3, "training.epochs": 1}, out=folder)
+        ...     line = next(iter(first))
+        ...     first.close()
+        ...     [line["round"] for line in fl.Simulation.resume(folder)]
+        [1, 2]
+        """
+        options = given.options(workers, executor, [*listeners], progress, overwrite=False)
+        options = replace(options, allow_mixed=allow_mixed)
+        if trust:
+            code.trust()
+        given.algorithm(algorithm)  # its settings are a section of the configuration
+        with RunDir.open(path) as run:
+            cfg, _ = recorded.config_of(run.path)
+            made = cls(cfg, network=network, data=data, partition=partition, out=path, options=options)
+            made._written = True
+            made._stand(run)
+        return made
+
+    def _stand(self, run: RunDir) -> None:
+        """Where the run in the directory does."""
+        checkpoint.clean(run / CHECKPOINT)
+        if checkpoint.rounds(run / CHECKPOINT):
+            origins.compare(run, self.config, self.loop.options.listener)
+            standing.put(run, self.loop)
+        else:
+            standing.check_not_begun(run, self.config, len(recorded.rounds_of(run.path)))
+            origins.write(run, self.config)  # no round is done: it starts now
 
     def __iter__(self) -> Iterator[Line]:
         self.close()
@@ -132,8 +191,22 @@ class Simulation:
             return Result.of_directory(self.path, self._own, self.loop)
         return Result.of_memory(self._memory, self.loop)
 
+    def trainer(self) -> Trainer:
+        """Who takes single turns of this run's clients, outside of its rounds, one after the other.
+
+        >>> import fl
+        >>> from fl.train.local import Local
+        >>> simulation = fl.Simulation("demo")
+        >>> trainer = simulation.trainer()
+        >>> turn = trainer.turn(3, 0, trainer.initial)                  # client 3, round 0, from w0
+        >>> report = turn.train(Local.of(simulation.config.training, 0, epochs=1))
+        >>> report.samples == trainer.num_samples(3), turn.model().density
+        (True, 1.0)
+        """
+        return Worker(self.loop.setting)
+
     def close(self) -> None:
-        """Stop, as after Ctrl-C; the next loop over this object goes on."""
+        """Stop, as after Ctrl-C, and let go of the directory; the next loop over this object goes on."""
         if self._lines is not None:
             self._lines.close()
 
@@ -212,74 +285,3 @@ def run(
         progress=progress,
         overwrite=overwrite,
     ).run()
-
-
-def _loaded(source: Source, changes: list[str]) -> Loaded:
-    if isinstance(source, str | Path):
-        return config.read(source, changes)
-    if isinstance(source, Config):
-        source = Loaded(source)
-    if not isinstance(source, Loaded):
-        raise ConfigError(
-            f"expected the name of a preset, the path of a TOML file or a Config, got {type(source).__name__}"
-        )
-    return source._replace(config=config.changed(source.config, changes)) if changes else source
-
-
-def _named(algorithm: str | Path | ModuleType | None) -> list[str]:
-    """The change that names an algorithm. The user hands it over: its code may be imported."""
-    if algorithm is None:
-        return []
-    if isinstance(algorithm, str | Path):
-        name = str(algorithm)
-        if code.reference(name) is not None:
-            code.allow(name)
-            algorithms.find(name)
-    else:
-        origin = getattr(algorithm, "__name__", type(algorithm).__name__)
-        name = origin.rpartition(".")[2]
-        if algorithms.registered().get(name) is not algorithm:
-            algorithms.register(name, algorithm, origin)
-    return [f"algorithm={config_text.value(name)}"]
-
-
-def _changes(given: Changes | None) -> list[str]:
-    if given is None:
-        return []
-    if isinstance(given, str):
-        given = [given]
-    if isinstance(given, Mapping):
-        given = [f"{key}={_value(key, value)}" for key, value in given.items()]
-    return [*given]
-
-
-def _value(key: str, value: Any) -> str:
-    if value is None:
-        return config.NONE
-    if hasattr(value, "item") and not getattr(value, "shape", ()):  # a number of numpy or torch
-        value = value.item()
-    items = value if isinstance(value, list | tuple) else [value]
-    if not all(isinstance(item, str | int | float) for item in items):
-        raise ConfigError(f"{key}: expected a number, text or a list, got {type(value).__name__}")
-    return config_text.value(value)
-
-
-def _options(
-    workers: int | None, executor: str, listeners: list[Listener], progress: bool, overwrite: bool
-) -> Options:
-    if workers is not None and workers < 1:
-        raise ConfigError(f"workers: expected at least 1, got {workers}")
-    executors.find(executor)
-    for one in listeners:
-        if not isinstance(one, Listener):
-            raise ConfigError(f"listeners: expected objects of fl.Listener, got {type(one).__name__}")
-    told = Several([_shown() if progress else Warner(), *listeners])
-    return Options(workers, told, overwrite, executor=executor)
-
-
-def _shown() -> Listener:
-    from rich.console import Console
-
-    from fl.cli import display  # only for who wants to see it
-
-    return display.for_console(Console())

@@ -3,9 +3,11 @@
 import doctest
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from fl.run.events import Listener
 from fl.run.keys import TIMING
 from fl.run.rundir import CLIENTS, METRICS, read_jsonl
 from fl.run.runs import Options
+from fl.train.local import Local
 
 SMALL = {"num_clients": 4, "num_rounds": 3, "topology.degree": 2, "training.epochs": 1, "data.size": None}
 
@@ -358,3 +361,77 @@ def test_an_executor_that_is_not_there():
         fl.run("demo", executor="ray")
     with pytest.raises(ConfigError, match="listeners: expected objects of fl.Listener, got str"):
         fl.run("demo", listeners=["csv"])
+
+
+def first_round(**given):
+    """A run in a directory that stops after its first round."""
+    simulation = fl.Simulation("demo", workers=1, **given)
+    next(iter(simulation))
+    simulation.close()
+
+
+def test_a_run_with_code_of_ones_own_goes_on(arrays, tmp_path, same_results):
+    """Network, data and partition are handed over once more."""
+    own = {"network": Net, "data": arrays, "partition": [range(40 * k, 40 * k + 40) for k in range(4)]}
+    first_round(**own, set=SMALL, out=tmp_path / "run")
+    resumed = fl.Simulation.resume(tmp_path / "run", **own, workers=1)
+    assert [line["round"] for line in resumed] == [1, 2]
+    fl.run("demo", **own, set=SMALL, out=tmp_path / "whole", workers=1)
+    same_results(tmp_path / "run", tmp_path / "whole")
+    assert resumed.result().summary["num_rounds"] == 3 and (tmp_path / "run" / "summary.json").exists()
+    assert [*fl.Simulation.resume(tmp_path / "run", **own, workers=1)] == []  # it has ended
+
+
+def test_what_is_not_handed_over_again_is_named(arrays, tmp_path):
+    first_round(network=Net, data=arrays, set=SMALL, out=tmp_path / "run")
+    before = (tmp_path / "run" / METRICS).read_bytes()
+    for given, said in [
+        ({}, "expected network Net, .* hand it over with network="),
+        ({"network": Net}, "expected data tuple, .* hand it over with data="),
+        ({"network": nn.Linear, "data": arrays}, "network: expected"),
+        (
+            {"network": nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), "data": arrays},
+            "expected config.toml as the run was started with, got it with .*Sequential",
+        ),
+    ]:
+        with pytest.raises((ConfigError, RunDirError), match=said):
+            fl.Simulation.resume(tmp_path / "run", **given, workers=1)
+    assert (tmp_path / "run" / METRICS).read_bytes() == before
+    with pytest.raises(RunDirError):
+        fl.Simulation.resume(tmp_path / "nowhere")
+
+
+def test_an_algorithm_of_ones_own_is_handed_over_again(tmp_path):
+    module = ModuleType("mine_again")
+    for name in ("Config", "init", "run_round", "State", "Client"):
+        if hasattr(algorithms.shipped()["dispfl"], name):
+            setattr(module, name, getattr(algorithms.shipped()["dispfl"], name))
+    small = {key: value for key, value in SMALL.items() if value is not None}
+    try:
+        first_round(algorithm=module, set=small, out=tmp_path / "run")
+        algorithms.forget()
+        with pytest.raises(ConfigError, match="mine_again: expected a known key"):
+            fl.Simulation.resume(tmp_path / "run")
+        resumed = fl.Simulation.resume(tmp_path / "run", algorithm=module, workers=1)
+        assert [line["round"] for line in resumed] == [1, 2]
+    finally:
+        algorithms.forget()
+
+
+def test_a_run_without_a_checkpoint_begins_or_is_refused(tiny, tmp_path):
+    fl.run(tiny("num_rounds=2"), out=tmp_path / "run", workers=1)
+    shutil.rmtree(tmp_path / "run" / "checkpoint")
+    with pytest.raises(RunDirError, match="expected a checkpoint in .* though metrics.jsonl has 2 rounds"):
+        fl.Simulation.resume(tmp_path / "run")
+    (tmp_path / "run" / METRICS).write_text("")
+    assert [line["round"] for line in fl.Simulation.resume(tmp_path / "run", workers=1)] == [0, 1]
+
+
+def test_a_single_turn(tiny):
+    """What a round does for a client, by hand."""
+    simulation = fl.Simulation(tiny("algorithm=dispfl", "num_rounds=1"), workers=1)
+    trainer, local = simulation.trainer(), Local.of(simulation.config.training, 0)
+    turn = trainer.turn(2, 0, trainer.initial)
+    report = turn.train(local)
+    again = trainer.turn(2, 0, trainer.initial)
+    assert again.train(local).loss == report.loss and report.samples == trainer.num_samples(2)

@@ -136,7 +136,8 @@ def test_too_few_or_too_many_rounds_are_damage(number, stopped, tmp_path):
 
 def test_from_python_without_files(tiny):
     simulation = fl.Simulation(tiny(*SOON), workers=1)
-    assert [line["round"] for line in simulation] == [0, 1, 2]
+    with pytest.warns(UserWarning, match="stopped early, after round 2"):
+        assert [line["round"] for line in simulation] == [0, 1, 2]
     assert [*simulation] == []  # it has ended
     result = simulation.result()
     assert result.summary["stopped_early"] == {"round": 2, "why": WHY} and len(result.metrics) == 3
