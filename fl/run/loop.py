@@ -175,13 +175,9 @@ class Run:
         readings: Readings = {}
         for meter in reversed(self.options.meters):
             readings = meter.stop() | readings
-        reports = result.reports
         modelled = metrics.modelled(result, env.clock(t))
-        lr = env.local(t).lr
-        record = metrics.round_record(t, result, reports, modelled, lr, readings, self.cfg.algorithm)
-        clients = (
-            [*metrics.client_records(t, result, reports, modelled)] if self.cfg.run.record_clients else []
-        )
+        record = metrics.round_record(t, result, modelled, env.local(t).lr, readings, self.cfg.algorithm)
+        clients = [*metrics.client_records(t, result, modelled)] if self.cfg.run.record_clients else []
         for line in (record, *clients):
             _check_finite(line)
         self.book.append(record, clients)

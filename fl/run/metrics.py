@@ -16,7 +16,6 @@ from fl.config import Config
 from fl.keys import Key, summed
 from fl.run import keys, stopping
 from fl.run.meters.base import Readings
-from fl.train.report import Report
 from fl.world.clock import Clock
 from fl.world.schedule import Floats
 
@@ -48,15 +47,14 @@ def modelled(result: Round, clock: Clock) -> Modelled:
 def round_record(
     t: int,
     result: Round,
-    reports: Mapping[int, Report],
     modelled: Modelled,
     lr: float,
     readings: Readings,
     algorithm: str = "",
 ) -> Record:
     """One line of metrics.jsonl; `readings` are those of the meters, `algorithm` says what it has beside."""
-    trained = [reports[k] for k in sorted(reports)]
-    accuracy, before = _accuracies(result, reports)
+    trained = [result.reports[k] for k in sorted(result.reports)]
+    accuracy, before = _accuracies(result)
     schedule = result.schedule
     return {
         "round": t,
@@ -82,11 +80,9 @@ def round_record(
     }
 
 
-def client_records(
-    t: int, result: Round, reports: Mapping[int, Report], modelled: Modelled
-) -> Iterable[Record]:
+def client_records(t: int, result: Round, modelled: Modelled) -> Iterable[Record]:
     """The lines of clients.jsonl: one for every client that trained."""
-    for k, report in sorted(reports.items()):
+    for k, report in sorted(result.reports.items()):
         yield {
             "round": t,
             "client": k,
@@ -159,15 +155,13 @@ def _present(values: Iterable[Any]) -> list[Any]:
     return [value for value in values if value is not None]
 
 
-def _accuracies(
-    result: Round, reports: Mapping[int, Report]
-) -> tuple[Sequence[float | None], Sequence[float | None]]:
+def _accuracies(result: Round) -> tuple[Sequence[float | None], Sequence[float | None]]:
     """Of every client's model, after and before training."""
     if result.accuracy is not None and result.accuracy_before is not None:
         return result.accuracy, result.accuracy_before
-    if idle := len(result.models) - len(reports):
+    if idle := len(result.models) - len(result.reports):
         raise ValueError(f"expected Round.accuracy for all clients, got none, and {idle} did not train")
-    each = [reports[k] for k in sorted(reports)]
+    each = [result.reports[k] for k in sorted(result.reports)]
     return [report.accuracy for report in each], [report.accuracy_before for report in each]
 
 

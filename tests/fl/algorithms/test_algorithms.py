@@ -115,12 +115,12 @@ def test_metrics_with_a_server():
     result, devices = three_of_six(reports), DeviceModel(kind="uniform", radio_watts=2.0, idle_watts=3.0)
     slow = devices.devices(6, seed=1)
     modelled = metrics.modelled(result, Clock(devices, slow))
-    line = metrics.round_record(0, result, reports, modelled, 0.1, {"wall_s": 0.0})
+    line = metrics.round_record(0, result, modelled, 0.1, {"wall_s": 0.0})
     assert (line["bytes_total"], line["bytes_busiest"], line["bytes_busiest_dense"]) == (360, 100, 48)
     assert line["accuracy_mean"] == 0.5 and (line["accuracy_min"], line["accuracy_max"]) == (0.25, 0.75)
     assert line["bytes_up_mean"] == 10 and line["bytes_up_mean_paper"] == 6
     assert (line["depth"], line["parallelism"]) == (0, 1.0)
-    clients = [*metrics.client_records(0, result, reports, modelled)]
+    clients = [*metrics.client_records(0, result, modelled)]
     assert [(c["client"], c["bytes_up"], c["bytes_down"]) for c in clients] == [
         (1, 10, 100),
         (3, 20, 100),
