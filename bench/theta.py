@@ -17,9 +17,9 @@ DA-DPFL is taken at its final sparsity in all rounds, as the paper's table has i
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from fl import config
 from fl.simulate.simulate import Settings, simulate
 from fl.world.clock import dollars
-from fl.world.devices import DeviceModel
 
 Row = dict[str, Any]
 CLIENTS, NEIGHBOURS, MAX_WAIT = 100, 10, 10  # K, M and N of the paper
@@ -28,7 +28,7 @@ SERVER = ("FedAvg", "Ditto", "FedDST")
 OURS, UNPRUNED = "DA-DPFL", "DA-DPFL, before pruning"
 SHOWN = (0.0, 0.2, 0.5, 1.0)  # thetas of tables
 PLANNED = 2000  # rounds whose depth is averaged
-DEVICE = DeviceModel()
+DEVICE = config.Devices()
 
 
 def depth() -> float:

@@ -7,14 +7,13 @@ from typing import NamedTuple
 
 import sparse_engine as se
 from fl.algorithms.base import Env
-from fl.config import Training
+from fl.config import Devices, Training
 from fl.rng import stream
 from fl.train.cost import Cost, Costs
 from fl.train.local import Local
 from fl.train.report import Report
 from fl.train.trainer import Gradient, Grown
 from fl.train.work import Outcome
-from fl.world.devices import DeviceModel
 
 
 class Trained(NamedTuple):
@@ -123,7 +122,7 @@ def make_env(config, num_clients, executor=None, *, initial=None, num_rounds=100
         seed=seed,
         initial=initial,
         executor=executor,
-        **{"topology": None, "devices": DeviceModel(), "training": Training(), "costs": work} | parts,
+        **{"topology": None, "devices": Devices(), "training": Training(), "costs": work} | parts,
     )
 
 

@@ -27,13 +27,12 @@ from numpy.typing import NDArray
 import sparse_engine as se
 from fl import rng
 from fl.algorithms.messages import Sent
-from fl.config import Messages, Section, Training
+from fl.config import Devices, Messages, Section, Training
 from fl.train.cost import Costs
 from fl.train.local import Local
 from fl.train.report import Report
 from fl.train.work import Executor, Results, Task, Value, Work, collect
 from fl.world.clock import Clock
-from fl.world.devices import DeviceModel
 from fl.world.schedule import Schedule, plan
 from fl.world.topology import Neighbours, Topology, from_links
 
@@ -70,7 +69,7 @@ class Env:
     initial: se.Model  # w0, everything stored: all clients start from it
     topology: Topology
     executor: Executor
-    devices: DeviceModel
+    devices: Devices
     training: Training
     costs: Costs
     messages: Messages = Messages()

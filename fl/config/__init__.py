@@ -9,10 +9,10 @@ key or value is answered with the key, what was expected and what came (`ConfigE
 """
 
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError, create_model, model_validator
 
@@ -61,6 +61,9 @@ __all__ = [
     "Run",
     "Config",
 ]
+
+
+AnySection = TypeVar("AnySection", bound=Section)
 
 
 class Loaded(NamedTuple):
@@ -144,11 +147,15 @@ def parse(tree: Mapping[str, Any]) -> Config:
     """The checked configuration of a tree of plain values."""
     running = str(tree.get("algorithm", Config.model_fields["algorithm"].default))
     _imported(running)
+    return section(_type(), tree, _algorithms().keys() - {code.stem(running)})
+
+
+def section(kind: type[AnySection], values: Mapping[str, Any], others: Collection[str] = ()) -> AnySection:
+    """The checked section of these values, or ConfigError. `others`: algorithms that do not run."""
     try:
-        return _type().model_validate(tree)
+        return kind.model_validate(values)
     except ValidationError as wrong:
-        keys = [key for key, *_ in _keys(_type(), "")]
-        others = _algorithms().keys() - {code.stem(running)}
+        keys = [key for key, *_ in _keys(kind, "")]
         lines = (words.explain(error, keys, others) for error in wrong.errors())
         raise ConfigError("\n".join(lines)) from None
 

@@ -30,7 +30,6 @@ from fl.run.meters import Meter, usual
 from fl.run.meters.base import Readings
 from fl.run.names import GROWING
 from fl.train.setting import Setting
-from fl.world.devices import DeviceModel
 from fl.world.topology import Topology
 from sparse_engine.hardware import cores
 
@@ -131,7 +130,7 @@ class Run:
             initial=self.setting.initial,
             topology=self.topology,
             executor=pool,
-            devices=DeviceModel(**dict(cfg.devices)),
+            devices=cfg.devices,
             training=cfg.training,
             costs=self.setting.costs,
             messages=cfg.messages,

@@ -9,7 +9,7 @@ All N of one M see the same rounds; an N above M is left out, for it is M.
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from math import inf, nan
 from pathlib import Path
 from time import perf_counter
@@ -21,12 +21,13 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from fl import config
+from fl.config import Devices
 from fl.errors import ConfigError
 from fl.rng import stream
 from fl.units import quantity
 from fl.world import topology
 from fl.world.clock import MESSAGES, Clock, received
-from fl.world.devices import DeviceModel
 from fl.world.schedule import REUSE_RULES, WAIT_RULES, reuse_index
 from fl.world.topology import Topology
 
@@ -72,7 +73,7 @@ class Settings:
     reuse: str = "random"
     wait_rule: str = "fastest"
     rounds: int | None = None
-    model: DeviceModel = field(default_factory=DeviceModel)
+    model: Devices = Devices()
     flop: float = WORKLOADS["resnet18"].flop(dense=False)
     message_bytes: float = WORKLOADS["resnet18"].message_bytes(dense=False)
     messages: str = "after"
@@ -270,7 +271,7 @@ def record(settings: Settings, rows: list[Row]) -> dict[str, Any]:
     """For JSON. An unknown standard error is null."""
     return {
         "note": MODELLED,
-        "settings": asdict(settings),
+        "settings": asdict(settings) | {"model": settings.model.model_dump()},
         "rows": [
             {"degree": row.degree, "max_wait": row.max_wait, "rounds": row.rounds}
             | {name: getattr(row, name).mean for name in _FIGURES}
@@ -301,12 +302,9 @@ def workload(name: str) -> Workload:
     return WORKLOADS[name]
 
 
-def devices(kind: str, spread: float) -> DeviceModel:
+def devices(kind: str, spread: float) -> Devices:
     """The device model of these words; one that cannot be is a ConfigError."""
-    try:
-        return DeviceModel(kind, spread)
-    except ValueError as wrong:
-        raise ConfigError(str(wrong)) from wrong
+    return config.section(Devices, {"kind": kind, "spread": spread})
 
 
 def numbers(name: str, text: str) -> tuple[int, ...]:

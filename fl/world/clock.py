@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl import config
 from fl.world import schedule
-from fl.world.devices import DeviceModel, Devices
+from fl.world.devices import Devices, draw
 from fl.world.schedule import Floats, Schedule
 from fl.world.topology import Neighbours
 
@@ -59,14 +60,16 @@ class Clock:
     takes; where there is a server, it comes last, on the usual link.
     """
 
-    model: DeviceModel
+    model: config.Devices
     devices: Devices
     messages: str = "after"
 
     @classmethod
-    def of(cls, model: DeviceModel, num_clients: int, seed: int, t: int, messages: str = "after") -> "Clock":
+    def of(
+        cls, model: config.Devices, num_clients: int, seed: int, t: int, messages: str = "after"
+    ) -> "Clock":
         """The clock of round t of a run: the one place that draws the devices of a round."""
-        return cls(model, model.devices(num_clients, seed, t), messages)
+        return cls(model, draw(model, num_clients, seed, t), messages)
 
     def __post_init__(self) -> None:
         if self.messages not in MESSAGES:

@@ -22,7 +22,7 @@ from fl.run import runs, setup
 from fl.run.rundir import CLIENTS, METRICS, read_jsonl
 from fl.train.turn import EngineTurn
 from fl.world import topology
-from fl.world.devices import DeviceModel
+from fl.world.devices import draw
 
 TOLERANCE = 5e-6  # of the largest entry of a tensor; measured: 8e-7 in weights, 3e-6 in growth scores
 PAD = 4
@@ -199,7 +199,7 @@ class Drawn:
 
     def duration(self, t, masks):
         """T_comp of steps over all samples of all epochs, and of a dense step on the growth batch."""
-        devices = DeviceModel(**dict(self.cfg.devices)).devices(self.cfg.num_clients, self.cfg.seed, t)
+        devices = draw(self.cfg.devices, self.cfg.num_clients, self.cfg.seed, t)
         samples, size = self.cfg.data.train_per_client, self.cfg.training.batch_size
         grown = min(self.cfg.da_dpfl.grow_batches * size, samples)
         counted = [se.count_flops(self.setting.network, self.setting.data.shape, m) for m in masks]

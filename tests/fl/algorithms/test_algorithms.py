@@ -8,14 +8,14 @@ import torch
 from fakes import make_env
 
 import sparse_engine as se
-from fl import algorithms
+from fl import algorithms, config
 from fl.algorithms.base import Algorithm, Round, apart, gossip, message_sizes, server
 from fl.algorithms.messages import Sent
 from fl.run import metrics
 from fl.train.report import Report
 from fl.world import schedule, topology
 from fl.world.clock import Clock
-from fl.world.devices import DeviceModel
+from fl.world.devices import draw
 
 
 def test_every_file_but_base_is_an_algorithm():
@@ -112,8 +112,8 @@ def test_a_server_is_one_more_row():
 def test_metrics_with_a_server():
     """The busiest may be the server, means are over clients, and the server's link is one of the links."""
     reports = {k: Report(flop=16 * 10**12, accuracy=0.5) for k in (1, 3, 4)}
-    result, devices = three_of_six(reports), DeviceModel(kind="uniform", radio_watts=2.0, idle_watts=3.0)
-    slow = devices.devices(6, seed=1)
+    result, devices = three_of_six(reports), config.Devices(kind="uniform", radio_watts=2.0, idle_watts=3.0)
+    slow = draw(devices, 6, seed=1)
     modelled = metrics.modelled(result, Clock(devices, slow))
     line = metrics.round_record(0, result, modelled, 0.1, {"wall_s": 0.0})
     assert (line["bytes_total"], line["bytes_busiest"], line["bytes_busiest_dense"]) == (360, 100, 48)
@@ -137,13 +137,13 @@ def test_metrics_with_a_server():
 def test_a_server_can_be_the_slowest_link():
     result = three_of_six()
     result.traffic.down[6, 0] = 10**9
-    modelled = metrics.modelled(result, Clock.of(DeviceModel(), 6, 0, 0))
+    modelled = metrics.modelled(result, Clock.of(config.Devices(), 6, 0, 0))
     assert modelled.time_s == pytest.approx(8.0)
 
 
 def test_the_clock_of_a_round_is_that_of_its_devices():
     def rates(t, **devices):
-        return make_env(None, 50, seed=3, devices=DeviceModel(**devices)).clock(t).devices.flop_rate
+        return make_env(None, 50, seed=3, devices=config.Devices(**devices)).clock(t).devices.flop_rate
 
     assert rates(0).tolist() == [80e12 / 5] * 50
     assert np.array_equal(rates(1, kind="lognormal"), rates(1, kind="lognormal"))

@@ -250,6 +250,23 @@ def _flat(tree, prefix=""):
         yield from _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [prefix + key]
 
 
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"kind": "gaussian"}, "kind: expected 'homogeneous', 'uniform' or 'lognormal', got 'gaussian'"),
+        ({"kind": "lognormal", "spread": -0.1}, "spread: expected a number from 0.* on, got -0.1"),
+        ({"kind": "uniform", "spread": 1.0}, "^expected a spread below 1 of uniform devices, got 1.0"),
+        ({"peak_flops": 0}, "peak_flops: expected a number from 1000.* on, got 0"),
+        ({"radio_watts": -1}, "radio_watts: expected a number from 0.* on, got -1"),
+        ({"spred": 0.1}, "spred: expected a known key, got spred = 0.1; did you mean 'spread'?"),
+    ],
+)
+def test_a_section_alone_is_checked(values, message):
+    with pytest.raises(ConfigError, match=message):
+        config.section(config.Devices, values)
+    assert config.section(config.Devices, {"spread": 0.25}) == config.Devices(spread=0.25)
+
+
 def test_devices_fit_together():
     with pytest.raises(ConfigError, match="devices: expected a spread below 1 of uniform devices, got 1.0"):
         config.load("demo", ["devices.kind=uniform", "devices.spread=1"])

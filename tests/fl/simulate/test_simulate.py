@@ -8,11 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 import sparse_engine as se
+from fl import config
 from fl.cli.app import app
 from fl.simulate.page import page
 from fl.simulate.simulate import WORKLOADS, Mean, Settings, record, simulate, table, with_error
 from fl.units import quantity
-from fl.world.devices import DeviceModel
 
 UNIT = {"flop": 16e12, "message_bytes": 0.0}  # training takes 1 s, messages nothing
 
@@ -82,7 +82,7 @@ def test_the_users_graph(tmp_path):
 
 def test_stragglers_take_longer():
     even, uneven = (
-        rows_of(model=DeviceModel(kind, 0.8), max_waits=(1,), rounds=20, **UNIT)[10, 1]
+        rows_of(model=config.Devices(kind=kind, spread=0.8), max_waits=(1,), rounds=20, **UNIT)[10, 1]
         for kind in ("homogeneous", "lognormal")
     )
     assert uneven.time_s.mean > 1.5 * even.time_s.mean
@@ -198,9 +198,9 @@ def test_command_reads_edges_and_workloads(tmp_path):
         (["--rounds", "0"], "expected at least 1 round, got 0"),
         (["--flop", "-1"], "expected flop and message_bytes >= 0, got -1.0"),
         (["--flop", "nan"], "expected flop and message_bytes >= 0, got nan"),
-        (["--spread", "-1"], "expected a spread >= 0 of homogeneous devices, got -1.0"),
+        (["--spread", "-1"], "spread: expected a number from 0.0 on, got -1.0"),
         (["--clients", "1"], "expected from 2 to .* clients, got 1"),
-        (["--device-model", "slow"], "expected a device model out of"),
+        (["--device-model", "slow"], "kind: expected 'homogeneous', 'uniform' or 'lognormal', got 'slow'"),
         (["--reuse", "best"], "expected a reuse index out of"),
         (["--wait-rule", "best"], "expected a wait rule out of"),
         (["--messages", "never"], "expected messages out of"),

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fl import config
 from fl.world.clock import MESSAGES, Clock, RoundCost, received
-from fl.world.devices import KINDS, DeviceModel, Devices
+from fl.world.devices import Devices, draw
 from fl.world.schedule import reuse_index
 from fl.world.topology import make
 
@@ -27,7 +28,7 @@ def waits(schedule):
 def test_a_round_without_waiting():
     """100 clients, 10 dense ResNet18 each: T_comp 0.52 s, 426.3 MB in 3.58 s; 450 W and 1 W."""
     neighbours = make("random", 100, degree=10).neighbours(0)
-    clock = Clock.of(DeviceModel(), 100, seed=0, t=0)
+    clock = Clock.of(config.Devices(), 100, seed=0, t=0)
     schedule, cost = planned_and_cost(clock, neighbours, 0, RESNET18_FLOP, RESNET18_BYTES)
     train_s, link_s = RESNET18_FLOP * 5 / 80e12, 10 * RESNET18_BYTES * 8 / 1e9
     assert train_s == pytest.approx(0.51967, rel=1e-4) and link_s == pytest.approx(3.57567, rel=1e-4)
@@ -40,7 +41,7 @@ def test_a_round_without_waiting():
 
 def test_a_waiting_round_lasts_depth_and_one_trainings():
     neighbours = make("random", 100, degree=10).neighbours(0)
-    clock = Clock.of(DeviceModel(), 100, seed=0, t=0)
+    clock = Clock.of(config.Devices(), 100, seed=0, t=0)
     schedule, cost = planned_and_cost(clock, neighbours, 10, 16e12, 0)
     assert schedule.depth > 5 and cost.time_s == pytest.approx(schedule.depth + 1)
 
@@ -48,7 +49,7 @@ def test_a_waiting_round_lasts_depth_and_one_trainings():
 def chain(messages):
     """0 <- 1 <- 2, training 1, 2, 4 s; a message of 1 s; 0 takes from 2, of the last round."""
     neighbours = make("edges", 3, edges=[(1, 0), (2, 1), (0, 2)]).neighbours(0)
-    model = DeviceModel(compute_watts=10, radio_watts=2, idle_watts=1)
+    model = config.Devices(compute_watts=10, radio_watts=2, idle_watts=1)
     devices = Devices(np.array([1.0, 0.5, 0.25]), np.array([8.0, 8.0, 8.0]))
     return planned_and_cost(Clock(model, devices, messages), neighbours, 1, 1, 1)
 
@@ -67,7 +68,7 @@ def test_messages_during_by_hand():
 
 def test_the_two_ways_agree_without_waiting():
     neighbours = make("ring", 20).neighbours(0)
-    clocks = [Clock.of(DeviceModel(), 20, 0, 0, messages) for messages in MESSAGES]
+    clocks = [Clock.of(config.Devices(), 20, 0, 0, messages) for messages in MESSAGES]
     costs = [planned_and_cost(clock, neighbours, 0, 1e12, 1e7)[1] for clock in clocks]
     assert costs[0] == pytest.approx(costs[1])
 
@@ -75,7 +76,7 @@ def test_the_two_ways_agree_without_waiting():
 def three(flop_rate, flop, messages="after", message_bytes=(0, 0, 0)):
     """Client 2 takes from 0 and 1, and waits for the first of them; links carry a byte per second."""
     neighbours = make("edges", 3, edges=[(2, 0), (2, 1)]).neighbours(0)
-    clock = Clock(DeviceModel(), Devices(np.array(flop_rate, float), np.full(3, 8.0)), messages)
+    clock = Clock(config.Devices(), Devices(np.array(flop_rate, float), np.full(3, 8.0)), messages)
     return clock, clock.plan(neighbours, np.arange(3), 1, flop=flop, message_bytes=message_bytes)
 
 
@@ -99,7 +100,7 @@ def test_a_slow_device_is_waited_for_only_where_nobody_else_is_there():
     _, planned = three([0.5, 0.4, 1], 6)  # 1 is slower still
     assert waits(planned)[2] == [0] and planned.start[2] == 12
     neighbours = make("edges", 3, edges=[(2, 0), (1, 2)]).neighbours(0)
-    clock = Clock(DeviceModel(), Devices(np.array([0.01, 1, 1]), np.full(3, 8.0)))
+    clock = Clock(config.Devices(), Devices(np.array([0.01, 1, 1]), np.full(3, 8.0)))
     alone = clock.plan(neighbours, np.arange(3), 1, flop=6, message_bytes=0)
     assert waits(alone) == [[], [], [0]] and alone.start.tolist() == [0, 0, 600]  # 2 has no other prior
 
@@ -118,7 +119,7 @@ def test_bytes_count_where_messages_come_during_training():
     devices = Devices(np.array([1.0, 0.2, 1.0, 1.0]), np.full(4, 8.0))
     found = {
         (messages, size): waits(
-            Clock(DeviceModel(), devices, messages).plan(neighbours, reuse, 1, flop=1, message_bytes=size)
+            Clock(config.Devices(), devices, messages).plan(neighbours, reuse, 1, flop=1, message_bytes=size)
         )[3]
         for messages in MESSAGES
         for size in (1, 5)
@@ -128,7 +129,7 @@ def test_bytes_count_where_messages_come_during_training():
 
 def test_a_server_has_the_usual_link():
     neighbours = make("edges", 2, edges=np.empty((0, 2), int)).neighbours(0)
-    clock = Clock(DeviceModel(bandwidth=16), Devices(np.ones(2), np.array([8.0, 4.0])))
+    clock = Clock(config.Devices(bandwidth=16), Devices(np.ones(2), np.array([8.0, 4.0])))
     planned = clock.plan(neighbours, np.arange(2), 0, flop=3, message_bytes=0)
     cost = clock.cost(planned, flop=3, received=[1, 2, 20])
     assert cost.radio_j == 1 + 4 + 10 and cost.time_s == 3 + 10
@@ -138,7 +139,7 @@ ROUNDS = {
     "num_clients": st.integers(2, 120),
     "degree": st.integers(1, 40),
     "max_wait": st.integers(0, 8),
-    "kind": st.sampled_from(KINDS),
+    "kind": st.sampled_from(["homogeneous", "uniform", "lognormal"]),
     "messages": st.sampled_from(MESSAGES),
     "wait_rule": st.sampled_from(["fastest", "index"]),
     "pruned": st.booleans(),
@@ -150,7 +151,7 @@ def a_round(num_clients, degree, max_wait, kind, messages, wait_rule, pruned, se
     """A clock, the plan of a round, and the FLOP and bytes that it was planned with."""
     rng = np.random.default_rng(seed)
     neighbours = make("random", num_clients, degree=1 + degree % (num_clients - 1), seed=seed).neighbours(0)
-    clock = Clock.of(DeviceModel(kind, 0.6), num_clients, seed, 3, messages)
+    clock = Clock.of(config.Devices(kind=kind, spread=0.6), num_clients, seed, 3, messages)
     flop = rng.integers(10**9, 10**12, num_clients) if pruned else np.full(num_clients, 10**11)
     sizes = rng.integers(1, 10**8, num_clients)
     reuse = reuse_index(num_clients, "random", rng)
@@ -186,8 +187,8 @@ def test_a_round_that_goes_otherwise_keeps_who_waits_for_whom(**options):
 
 
 def test_the_devices_of_a_round_are_those_of_the_model():
-    model = DeviceModel("lognormal", 0.5)
-    clock, drawn = Clock.of(model, 9, seed=4, t=2), model.devices(9, seed=4, t=2)
+    model = config.Devices(kind="lognormal", spread=0.5)
+    clock, drawn = Clock.of(model, 9, seed=4, t=2), draw(model, 9, seed=4, t=2)
     assert all(np.array_equal(a, b) for a, b in zip(clock.devices, drawn, strict=True))
 
 

@@ -3,17 +3,18 @@
 import numpy as np
 import pytest
 
-from fl.world.devices import DeviceModel
+from fl import config
+from fl.world.devices import draw
 
 
 def test_constants_of_the_paper():
-    devices = DeviceModel().devices(3)
+    devices = draw(config.Devices(), 3)
     assert devices.train_seconds(8.32e12) == pytest.approx([0.52] * 3)  # 5 * 8.32e12 / 80e12
     assert devices.link_seconds(125e6) == pytest.approx([1.0] * 3)  # 1 Gbit
 
 
 def slow(kind, spread, **options):
-    devices = DeviceModel(kind, spread).devices(20_000, **options)
+    devices = draw(config.Devices(kind=kind, spread=spread), 20_000, **options)
     return 16e12 / devices.flop_rate, 1e9 / devices.bandwidth
 
 
@@ -44,21 +45,3 @@ def test_uniform_is_a_device_lognormal_a_mishap():
 def test_uniform_bounds():
     drawn = slow("uniform", 0.9)[0]
     assert 0.1 < drawn.min() < 0.101 and 1.899 < drawn.max() < 1.9
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"kind": "gaussian"}, r"expected a device model out of \['homogeneous', 'uniform', 'lognormal'\]"),
-        (
-            {"kind": "uniform", "spread": 1.0},
-            "expected a spread from 0 to below 1 of uniform devices, got 1.0",
-        ),
-        ({"kind": "lognormal", "spread": -0.1}, "expected a spread >= 0 of lognormal devices, got -0.1"),
-        ({"peak_flops": 0}, "expected peak_flops > 0, got 0"),
-        ({"radio_watts": -1}, "expected radio_watts >= 0, got -1"),
-    ],
-)
-def test_wrong_models_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        DeviceModel(**options)
