@@ -35,23 +35,28 @@ from fl.world import schedule
 
 
 class PQI(Section):
-    p: Positive = 0.5
+    """The fields of se.PQIConfig, which has their defaults and checks them."""
+
+    p: float = se.PQIConfig.p
     """the PQ index compares the p-norm of the weights with their q-norm; p < q"""
-    q: Positive = 1.0
+    q: float = se.PQIConfig.q
     """see p"""
-    eta_c: NotNegative = 0.0
+    eta_c: float = se.PQIConfig.eta_c
     """a larger one keeps fewer weights; 1 in the paper's text, 0 in the authors' code"""
-    gamma: NotNegative = 1.0
+    gamma: float = se.PQIConfig.gamma
     """scales the share that goes; 0.9 in the paper's text, 1 in the authors' code"""
-    beta: Share = 0.9
+    beta: float = se.PQIConfig.beta
     """bounds the share that goes"""
-    round_up: bool = False
+    round_up: bool = se.PQIConfig.round_up
     """retain a whole number of weights, rounded up, before gamma scales the rest (the authors' code)"""
 
+    @property
+    def config(self) -> se.PQIConfig:
+        return se.PQIConfig(**dict(self))
+
     @model_validator(mode="after")
-    def _ordered(self) -> "PQI":
-        if not self.p < self.q:
-            raise ValueError(f"expected p < q, got p = {self.p}, q = {self.q}")
+    def _checked(self) -> "PQI":
+        _ = self.config  # ValueError: it cannot be
         return self
 
 
@@ -221,7 +226,7 @@ def local_update(
     drift = se.drift(trained, trainer.initial.with_pattern(own.first_mask), squared=cfg.drift == "squared")
     pruned = trained
     if prune:
-        pruned = se.prune_pqi(trained, se.PQIConfig(**dict(cfg.pqi)), target_density=1 - cfg.target_sparsity)
+        pruned = se.prune_pqi(trained, cfg.pqi.config, target_density=1 - cfg.target_sparsity)
         turn.load(pruned)
     mask, work = next_mask(turn, fraction, cfg, trainer.seed("grow", t, k))
     model = pruned if cfg.send == "pruned" else trained

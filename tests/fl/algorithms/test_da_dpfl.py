@@ -4,7 +4,7 @@ The trainer here trains by adding a number to every stored weight, so that all c
 """
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -84,6 +84,24 @@ def test_who_is_waited_for_is_a_matter_of_masks(masks, wanted):
 def test_random_growth_costs_nothing():
     world = env(grow="random", grow_batches=3)
     assert da_dpfl.expected_flop(three(), 5, world) == [3 * 5 * 2 * stored for stored in (2, 2, 3)]
+
+
+def test_pqi_is_that_of_the_engine():
+    assert da_dpfl.PQI().config == se.PQIConfig()
+    assert list(da_dpfl.PQI.model_fields) == [one.name for one in fields(se.PQIConfig)]
+    changed = {"p": 0.25, "q": 2.0, "eta_c": 0.5, "gamma": 0.75, "beta": 0.5, "round_up": True}
+    assert da_dpfl.PQI(**changed).config == se.PQIConfig(**changed)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"p": 0.0}, {"eta_c": -1.0}, {"gamma": math.inf}, {"beta": 1.5}, {"q": math.nan}]
+)
+def test_pqi_that_the_engine_refuses_is_refused(wrong):
+    with pytest.raises(ValueError, match="expected") as ours:
+        da_dpfl.PQI(**wrong)
+    with pytest.raises(ValueError, match="expected") as theirs:
+        se.PQIConfig(**wrong)
+    assert str(theirs.value) in str(ours.value)
 
 
 def three(t_star=None):

@@ -51,7 +51,7 @@ def test_presets_are_valid_and_complete(name):
         ("da_dpfl.c=1.0", "da_dpfl.c: expected a number above 1.0, got 1.0"),
         ("da_dpfl.b=-0.1", "da_dpfl.b: expected a number from 0"),
         ("da_dpfl.target_sparsity=1", "da_dpfl.target_sparsity: expected a number below 1"),
-        ("da_dpfl.pqi.p=2", "da_dpfl.pqi: expected p < q, got p = 2.0, q = 1.0"),
+        ("da_dpfl.pqi.p=2", "da_dpfl.pqi: expected 0 < p < q, both finite, got p=2.0, q=1.0"),
         (
             "algorithm=da_dpl",
             r"algorithm: expected FILE.py or one of \[.*'da_dpfl'.*\], got 'da_dpl'; did you mean",
