@@ -130,7 +130,8 @@ def load(text: str, key: str) -> Loaded:
     if not {_key(found), _ALL} & _allowed:
         raise UntrustedError(
             f"{key}: expected that you allow to import {found.source}, which a run directory names and which "
-            f"may be somebody else's: look at it, then say --code {found.source}, or --trust for all of it"
+            f"may be somebody else's: look at it, then say --code {found.source}, or --trust for all of it "
+            f"(in Python: fl.load(..., code=[{found.source!r}]))"
         )
     module, sha256 = _file(found, key) if found.is_file else _module(found, key)
     if not found.name:

@@ -1,7 +1,7 @@
 """What came out of a run, in memory or in its directory: `Result`; `load` reads a directory."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from torch import nn
 import sparse_engine as se
 from fl import config
 from fl.config import Config
+from fl.config.code import allow_named
 from fl.errors import ConfigError, RunDirError
 from fl.run import files, models, recorded, setup, stopping
 from fl.run.book import Memory
@@ -133,12 +134,21 @@ class Result:
         return self._read_models()
 
 
-def load(path: Path | str, *, network: Any = None, data: Any = None, partition: Any = None) -> Result:
+def load(
+    path: Path | str,
+    *,
+    network: Any = None,
+    data: Any = None,
+    partition: Any = None,
+    code: Iterable[str] = (),
+) -> Result:
     """`fl.load`: what came out of the run in a directory, finished or not.
 
     path        the directory
     network     for models of a run that was started from Python with a network of one's own: that one
     data, partition     likewise
+    code        what may be imported of the code that the directory names, as --code of the command line:
+                ["nets.py", "mine.py"]
 
     >>> import fl, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -148,6 +158,7 @@ def load(path: Path | str, *, network: Any = None, data: Any = None, partition: 
     """
     if not Path(path).is_dir():
         raise RunDirError(f"expected the directory of a run, got {path}, which is no directory")
+    allow_named([code] if isinstance(code, str) else code, everything=False)
     return Result.of_directory(Path(path), Own(network=network, data=data, partition=partition)).checked()
 
 

@@ -5,12 +5,16 @@ import re
 from importlib.metadata import EntryPoint
 
 import pytest
+import safetensors.torch
+import torch
 from own_code import ALGORITHM, LOADER, NETS
 from typer.testing import CliRunner
 
+import fl
 from fl import algorithms
 from fl.cli.app import app
 from fl.config import code
+from fl.errors import UntrustedError
 
 QUICK = (
     *("num_clients=4", "num_rounds=2", "training.epochs=1", "training.batch_size=16", "topology.degree=2"),
@@ -132,6 +136,26 @@ def test_what_stays_dense_is_said_and_recorded(here):
 def test_code_that_fails_is_a_sentence(here, change, exit_code, message):
     (here / "ends.py").write_text("raise SystemExit(3)")
     assert re.search(message, run(change, code_of=exit_code))
+
+
+def test_models_of_a_run_with_own_code(here):
+    own = ("model.name=nets.py:TinyNet", "data.name=loader.py:load", "algorithm=mine.py")
+    run(*own, "model.options.hidden=4", "num_rounds=1")
+    three = ("export", "run", "--client", 3)
+    new_process()
+    assert "allow to import mine.py" in sparsefl(*three, code_of=2)
+    assert "allow to import loader.py" in sparsefl(*three, "--code", "mine.py", code_of=2)
+    named = ("--code", "mine.py", "--code", "nets.py", "--code", "loader.py")
+    assert "client-3 after round 0" in sparsefl(*three, *named)
+    new_process()
+    sparsefl(*three, "--trust", "--format", "safetensors")
+    new_process()
+    with pytest.raises(UntrustedError, match=r"fl.load\(..., code=\['mine.py'\]\)"):
+        fl.load("run")
+    loaded = fl.load("run", code=["mine.py", "nets.py", "loader.py"]).network(3)
+    assert loaded.first.out_channels == 4
+    for tensors in (torch.load("client-3.pt"), safetensors.torch.load_file("client-3.safetensors")):
+        assert all(torch.equal(x, tensors[name]) for name, x in loaded.state_dict().items())
 
 
 def test_an_algorithm_of_ones_own_and_its_section(here):

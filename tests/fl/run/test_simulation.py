@@ -278,6 +278,15 @@ def test_a_frame_in_pandas_and_in_notebooks(tiny, monkeypatch):
         frame.to_pandas()
 
 
+def test_metrics_and_clients_in_pandas(tiny):
+    pytest.importorskip("pandas")
+    result = fl.Simulation(tiny("num_rounds=2")).run()
+    frame, clients = result.metrics.to_pandas(), result.clients.to_pandas()
+    assert frame["round"].tolist() == [0, 1] and len(clients) == 8
+    by_round = clients.groupby("round")["accuracy"].mean()
+    assert np.allclose(by_round, frame["accuracy_mean"])
+
+
 def test_progress_is_shown_where_it_is_asked_for(tiny, capsys):
     fl.Simulation(tiny("num_rounds=1")).run()
     assert capsys.readouterr().out == ""
