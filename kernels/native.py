@@ -123,10 +123,11 @@ def pointer(x: torch.Tensor, dtype: torch.dtype = torch.float32) -> int:
     return x.data_ptr()
 
 
-def address(data: NDArray[np.uint8]) -> int:
-    """The address of a contiguous uint8 array, which may be read-only."""
-    if data.dtype != np.uint8 or not data.flags.c_contiguous:
-        raise ValueError(f"native kernels take contiguous bytes, got {data.dtype}, strides {data.strides}")
+def address(data: NDArray, dtype: type = np.uint8) -> int:
+    """The address of a contiguous array of this dtype, which may be read-only."""
+    if data.dtype != dtype or not data.flags.c_contiguous:
+        wanted = f"contiguous arrays of {np.dtype(dtype)}"
+        raise ValueError(f"native kernels take {wanted}, got {data.dtype}, strides {data.strides}")
     return data.__array_interface__["data"][0]
 
 

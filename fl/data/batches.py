@@ -8,15 +8,15 @@ Batches of images are [n, C, H, W]. Their memory is in that order too, or [C, H,
 sparse layers read without a copy. The values are the same bits.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import torch
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fl.data.dataset import Dataset, Part, X
+from sparse_engine.nn.batch_last import Moves, gathered
 
 PAD = 4
 Batch = tuple[Tensor, Tensor]
@@ -41,11 +41,10 @@ def batches(
     """
     _check(batch_size, indices, data.train)
     order = rng.permutation(indices)
-    shifts, mirrored = rng.integers(0, 2 * PAD + 1, (2, len(order))), rng.random(len(order)) < 0.5
-    parts = _parts(data.train, order, batch_size)
-    if data.augment:
-        parts = _changed(parts, shifts, mirrored)
-    return _normalised(parts, data, batch_last)
+    rows, columns = rng.integers(0, 2 * PAD + 1, (2, len(order)))
+    mirrored = rng.random(len(order)) < 0.5
+    moves = Moves(rows, columns, mirrored, PAD) if data.augment else None
+    return _made(data, data.train, order, batch_size, moves, batch_last)
 
 
 def evaluation_batches(
@@ -59,46 +58,32 @@ def evaluation_batches(
     [(2, 1, 8, 8), (1, 1, 8, 8)]
     """
     _check(batch_size, indices, data.test)
-    return _normalised(_parts(data.test, indices, batch_size), data, batch_last)
+    return _made(data, data.test, indices, batch_size, None, batch_last)
 
 
-def _parts(part: Part, indices: NDArray[np.integer], batch_size: int) -> Iterator[Part]:
+def _made(
+    data: Dataset,
+    part: Part,
+    indices: NDArray[np.integer],
+    batch_size: int,
+    moves: Moves | None,
+    batch_last: bool,
+) -> Iterator[Batch]:
+    """Batches of the samples `indices` of `part` in their order; `moves` are of all of them."""
+    mean, std = (np.array(values, np.float32) if values else None for values in (data.mean, data.std))
     for start in range(0, len(indices), batch_size):
-        yield part.take(indices[start : start + batch_size])
+        now = slice(start, start + batch_size)
+        chosen = indices[now].astype(np.int64)
+        here = moves and Moves(moves.rows[now], moves.columns[now], moves.mirrored[now], moves.padding)
+        x = gathered(*_source(part.x, chosen), mean, std, here)
+        yield x if batch_last and data.is_image else x.contiguous(), torch.from_numpy(part.labels[chosen])
 
 
-def _changed(parts: Iterable[Part], shifts: NDArray, mirrored: NDArray) -> Iterator[Part]:
-    """Every part cropped and mirrored; `shifts` and `mirrored` are of all samples in their order."""
-    seen = 0
-    for part in parts:
-        now = slice(seen, seen + len(part))
-        yield Part(crop_and_mirror(part.x, shifts[:, now], mirrored[now]), part.labels)
-        seen = now.stop
-
-
-def crop_and_mirror(images: X, shifts: NDArray, mirrored: NDArray) -> X:
-    """Image i, padded, from row shifts[0, i] and column shifts[1, i] on, and mirrored where mirrored[i]."""
-    n, channels, height, width = images.shape
-    padded = np.zeros((n, channels, height + 2 * PAD, width + 2 * PAD), dtype=images.dtype)  # np.pad is slow
-    padded[:, :, PAD:-PAD, PAD:-PAD] = images
-    windows = sliding_window_view(padded, (height, width), axis=(2, 3))  # [n, C, 9, 9, H, W], a view
-    out = windows[np.arange(n), :, shifts[0], shifts[1]]
-    out[mirrored] = out[mirrored, :, :, ::-1]
-    return out
-
-
-def _normalised(parts: Iterable[Part], data: Dataset, batch_last: bool) -> Iterator[Batch]:
-    turned = batch_last and data.is_image
-    shape = (-1, 1, 1, 1) if turned else (-1, 1, 1) if data.is_image else (-1,)
-    mean, std = (torch.tensor(values, dtype=torch.float32).view(shape) for values in (data.mean, data.std))
-    for part in parts:
-        samples = torch.from_numpy(part.x)
-        if turned:
-            samples = samples.permute(1, 2, 3, 0)
-        x = samples.to(torch.float32, memory_format=torch.contiguous_format)
-        if data.mean:
-            x.sub_(mean).div_(std)
-        yield x.permute(3, 0, 1, 2) if turned else x, torch.from_numpy(part.labels)
+def _source(x: X, chosen: NDArray[np.int64]) -> tuple[X, NDArray[np.int64]]:
+    """Where a batch is read, and at which indices: in a copy if the samples do not lie one after another."""
+    if x.flags.c_contiguous:
+        return x, chosen
+    return x[chosen].copy("C"), np.arange(len(chosen), dtype=np.int64)
 
 
 def _check(batch_size: int, indices: NDArray, part: Part) -> None:

@@ -17,7 +17,7 @@ _call = registry.bind(__name__)
 
 
 class Loss(NamedTuple):
-    """The mean over the batch, the loss of each sample [batch], and the gradient [classes, batch] if asked for."""
+    """The mean over the batch, the loss of each sample, and the gradient [classes, batch] if asked for."""
 
     mean: float
     losses: Tensor

@@ -18,6 +18,7 @@ from sparsefl.kernels import sparse_conv as convolution
 from sparsefl.kernels.bias_gradient import bias_gradient
 from sparsefl.kernels.checksum import checksum
 from sparsefl.kernels.drift import drift
+from sparsefl.kernels.gather import Moves, gather
 from sparsefl.kernels.layout import Bitmap, Packed
 from sparsefl.kernels.masked_average import masked_average
 from sparsefl.kernels.masked_sgd import masked_sgd_
@@ -143,6 +144,14 @@ def _bias_work() -> list[Tensor]:
     return [bias_gradient(_images(7, 1))]
 
 
+def _gather_work() -> list[Tensor]:
+    images = np.arange(5 * 2 * 9 * 11).astype(np.uint8).reshape(5, 2, 9, 11)
+    indices, shifts = np.arange(19) % 5, np.arange(19) % 9
+    moves = Moves(shifts, shifts[::-1].copy(), shifts > 4, padding=4)
+    mean, std = np.array([100, 90], np.float32), np.array([50, 60], np.float32)
+    return [gather(images, indices, mean, std, moves), gather(images.astype(np.float32), indices)]
+
+
 def _loss_work() -> list[Tensor]:
     logits, labels = _floats(10 * 21, 1).view(10, 21), torch.arange(21) % 10
     found = loss.cross_entropy(logits, labels, gradient=True)
@@ -212,6 +221,7 @@ OPERATIONS: dict[str, Callable[[], list[Tensor]]] = {
     "bitmap": _bitmap_work,
     "checksum": _checksum_work,
     "drift": _drift_work,
+    "gather": _gather_work,
     "loss": _loss_work,
     "mask_code": _mask_code_work,
     "masked_average": _average_work,

@@ -41,6 +41,13 @@ void bind_layers(nb::module_& m) {
 #define FIELD(name) SPARSE_FIELD(PoolShape, name)
   bind_structure(m, "PoolShape", FIELD(channels), FIELD(batch), FIELD(height), FIELD(width));
 #undef FIELD
+#define FIELD(name) SPARSE_FIELD(Samples, name)
+  bind_structure(m, "Samples", FIELD(data), FIELD(bytes), FIELD(channels), FIELD(height), FIELD(width), FIELD(mean),
+                 FIELD(std), FIELD(channel_step), FIELD(column_step));
+#undef FIELD
+#define FIELD(name) SPARSE_FIELD(Moves, name)
+  bind_structure(m, "Moves", FIELD(rows), FIELD(columns), FIELD(mirrored), FIELD(padding));
+#undef FIELD
 }
 
 }  // namespace sparsefl

@@ -28,11 +28,13 @@ using sparsefl::ConvOutput;
 using sparsefl::ConvPattern;
 using sparsefl::ConvPlanes;
 using sparsefl::ConvWeights;
+using sparsefl::Moves;
 using sparsefl::NormShape;
 using sparsefl::Packed;
 using sparsefl::PoolAxis;
 using sparsefl::PoolShape;
 using sparsefl::RunningStatistics;
+using sparsefl::Samples;
 using sparsefl::Segments;
 using sparsefl::Sgd;
 

@@ -1,4 +1,5 @@
-// Layers between the convolutions as the native kernels see them; made by kernels/norm/_cpu.py, kernels/pool/_cpu.py.
+// Layers between the convolutions as the native kernels see them; made by the _cpu.py of kernels/ norm,
+// pool and gather.
 #pragma once
 #include <stdint.h>
 
@@ -22,6 +23,24 @@ struct PoolAxis {
 struct PoolShape {
   int64_t channels, batch;
   PoolAxis height, width;
+};
+
+// A data set [n][channels][height][width] of bytes or floats. Entry (channel, row, column) has the mean and std of
+// number channel * channel_step + column * column_step.
+struct Samples {
+  const void* data;
+  bool bytes;
+  int64_t channels, height, width;
+  const float *mean, *std;  // null: entries stay as they are
+  int64_t channel_step, column_step;
+};
+
+// Sample n of a batch is cut out of itself with `padding` zeros around it, from rows[n] and columns[n] on, then
+// mirrored where mirrored[n] is not 0. Null: not moved, not mirrored.
+struct Moves {
+  const int64_t *rows, *columns;
+  const uint8_t* mirrored;
+  int64_t padding;
 };
 
 }  // namespace sparsefl

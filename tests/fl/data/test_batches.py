@@ -2,16 +2,16 @@
 
 from dataclasses import replace
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 
 from fl.data import batches, evaluation_batches, from_arrays, standardised
-from fl.data.batches import PAD, crop_and_mirror
-from fl.data.dataset import statistics
+from fl.data.batches import PAD
+from fl.data.dataset import Part, statistics
 from fl.rng import stream
 
 
@@ -33,28 +33,31 @@ def augmented_one_by_one(images, shifts, mirrored):
     return np.array(out).reshape(images.shape)
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    st.integers(0, 9), st.sampled_from([1, 3]), st.integers(1, 12), st.integers(1, 12), st.integers(0, 2**32)
-)
-def test_crop_and_mirror_is_the_loop(n, channels, height, width, seed):
-    rng = np.random.default_rng(seed)
-    images = rng.integers(1, 256, (n, channels, height, width), dtype=np.uint8)
-    shifts, mirrored = rng.integers(0, 2 * PAD + 1, (2, n)), rng.random(n) < 0.5
-    ours = crop_and_mirror(images, shifts, mirrored)
-    np.testing.assert_array_equal(ours, augmented_one_by_one(images, shifts, mirrored))
+@pytest.mark.parametrize("batch_last", [False, True])
+@pytest.mark.parametrize("kind", [np.uint8, np.float32])
+@pytest.mark.parametrize("size", [1, 18, 33, 40])
+def test_an_epoch_is_the_loop_over_its_draws(pictures, kind, size, batch_last):
+    """The same bits as one image after the other, changed, then normalised by torch."""
+    data = pictures()
+    for part in (data.train, data.test):
+        object.__setattr__(part, "x", part.x.astype(kind))
+    rng = stream(3, "batches")
+    order = rng.permutation(np.arange(40))
+    shifts, mirrored = rng.integers(0, 2 * PAD + 1, (2, 40)), rng.random(40) < 0.5
+    images = torch.from_numpy(augmented_one_by_one(data.train.x[order], shifts, mirrored)).float()
+    mean, std = (torch.tensor(v, dtype=torch.float32).view(3, 1, 1) for v in (data.mean, data.std))
+    x, y = joined(epoch(data, range(40), size, seed=3, batch_last=batch_last))
+    assert torch.equal(x, images.sub_(mean).div_(std))
+    assert y.tolist() == data.train.labels[order].tolist()
 
 
-def test_crop_by_hand():
-    image = np.arange(1, 5, dtype=np.uint8).reshape(1, 1, 2, 2)  # 1 2 / 3 4
-    for top, left, flip, expected in (
-        (PAD, PAD, False, [[1, 2], [3, 4]]),
-        (PAD, PAD, True, [[2, 1], [4, 3]]),
-        (PAD - 1, PAD + 1, False, [[0, 0], [2, 0]]),  # black from above and from the right
-        (0, 0, False, [[0, 0], [0, 0]]),
-    ):
-        ours = crop_and_mirror(image, np.array([[top], [left]]), np.array([flip]))
-        assert ours[0, 0].tolist() == expected
+def test_samples_may_lie_in_any_order_in_memory():
+    x = np.random.default_rng(0).normal(size=(6, 6, 3, 20)).astype(np.float32).transpose(3, 2, 0, 1)
+    copied = from_arrays(x, np.arange(20) % 2, x, np.arange(20) % 2)
+    given = replace(copied, train=Part(x, copied.train.labels))
+    assert copied.train.x.flags.c_contiguous and not given.train.x.flags.c_contiguous
+    for a, b in zip(epoch(given, range(20), 7), epoch(copied, range(20), 7), strict=True):
+        assert torch.equal(a[0], b[0]) and torch.equal(a[1], b[1])
 
 
 @pytest.mark.parametrize("augment", [False, True])

@@ -1,0 +1,169 @@
+// A batch out of a data set: samples [n][channel][height][width] of bytes or floats, cropped and mirrored on request,
+// to (x - mean) / std in batch-last memory [channel][height][width][batch]. Squares of samples by columns are turned
+// over in registers, so every sample is read once and every line of the batch written whole.
+#include "core/ops.h"
+#include "core/parallel.h"
+#include "layers/columns.h"
+
+namespace SPARSE_ISA {
+namespace {
+
+inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+typedef uint8_t v16 __attribute__((vector_size(16)));
+
+// low: of two vectors' first halves, by turns; high: of their second halves.
+inline v16 low(v16 a, v16 b) {
+  return __builtin_shuffle(a, b, v16{0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23});
+}
+inline v16 high(v16 a, v16 b) {
+  return __builtin_shuffle(a, b, v16{8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31});
+}
+#if SPARSE_LANES == 16
+inline vf low(vf a, vf b) {
+  return __builtin_shuffle(a, b, vi{0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23});
+}
+inline vf high(vf a, vf b) {
+  return __builtin_shuffle(a, b, vi{8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31});
+}
+#elif SPARSE_LANES == 8
+inline vf low(vf a, vf b) { return __builtin_shuffle(a, b, vi{0, 8, 1, 9, 2, 10, 3, 11}); }
+inline vf high(vf a, vf b) { return __builtin_shuffle(a, b, vi{4, 12, 5, 13, 6, 14, 7, 15}); }
+#else
+inline vf low(vf a, vf b) { return __builtin_shuffle(a, b, vi{0, 4, 1, 5}); }
+inline vf high(vf a, vf b) { return __builtin_shuffle(a, b, vi{2, 6, 3, 7}); }
+#endif
+
+// A square of T whose rows are vectors. Rows [sample][column] become [column][sample]: each round of `low` and `high`
+// moves one bit of the row's number to the column's.
+template <typename T, typename V> struct SquareOf {
+  static constexpr int64_t SIDE = sizeof(V) / sizeof(T);
+  alignas(64) T rows[SIDE][SIDE];
+
+  void turn() {
+    V v[SIDE], next[SIDE];
+    memcpy(v, rows, sizeof rows);
+    for (int64_t round = 1; round < SIDE; round *= 2) {
+#pragma GCC unroll 16
+      for (int i = 0; i < SIDE / 2; i++) {
+        next[2 * i] = low(v[i], v[i + SIDE / 2]);
+        next[2 * i + 1] = high(v[i], v[i + SIDE / 2]);
+      }
+#pragma GCC unroll 16
+      for (int i = 0; i < SIDE; i++) v[i] = next[i];
+    }
+    memcpy(rows, v, sizeof rows);
+  }
+};
+inline vf floats(const uint8_t* p) { return to_float(load_bytes(p)); }
+inline vf floats(const float* p) { return load(p); }
+
+template <typename T> struct SquareFor;
+template <> struct SquareFor<uint8_t> : SquareOf<uint8_t, v16> {};
+template <> struct SquareFor<float> : SquareOf<float, vf> {};
+
+// Which samples, and how each is moved.
+struct Batch {
+  const int64_t* indices;
+  int64_t size;
+  Moves moves;
+
+  bool moved() const { return moves.rows || moves.columns || moves.mirrored; }
+  int64_t down(int64_t n) const { return moves.rows ? moves.rows[n] - moves.padding : 0; }
+  int64_t right(int64_t n) const { return moves.columns ? moves.columns[n] - moves.padding : 0; }
+  bool mirrored(int64_t n) const { return moves.mirrored && moves.mirrored[n]; }
+};
+
+// Rows that the batch is made of. Without moves, a channel is one row, unless every column has a mean of its own.
+struct Rows {
+  int64_t of_channel, columns;
+  Rows(const Samples& s, bool moved)
+      : of_channel(moved || s.column_step ? s.height : 1), columns(s.width * (of_channel == 1 ? s.height : 1)) {}
+};
+
+// to[j] = row[first + j], or row[last - first - j] if mirrored, all shifted by `right`; 0 beyond the ends of the row.
+template <typename T, int64_t SIDE>
+inline void copy_row(const T* row, int64_t columns, int64_t first, int64_t right, bool mirrored, T (&to)[SIDE]) {
+  const int64_t at = mirrored ? columns - 1 - first + right : first + right;  // of to[0]
+  const int64_t lo = larger(0, mirrored ? at - columns + 1 : -at);
+  const int64_t hi = smaller(SIDE, mirrored ? at + 1 : columns - at);
+
+  if (lo > 0 || hi < SIDE) memset(to, 0, sizeof to);
+  if (mirrored)
+    for (int64_t j = lo; j < hi; j++) to[j] = row[at - j];
+  else if (hi - lo == SIDE)
+    memcpy(to, row + at, sizeof to);
+  else if (lo < hi)
+    memcpy(to + lo, row + at + lo, (hi - lo) * sizeof(T));
+}
+
+template <typename T> class Gather {
+  using Square = SquareFor<T>;
+  static constexpr int64_t SIDE = Square::SIDE;
+
+ public:
+  Gather(const Samples& s, const Batch& batch, float* out) : s_(s), batch_(batch), rows_(s, batch.moved()), out_(out) {}
+
+  void run(int threads) const {
+    constexpr int64_t CHUNK = 1 << 15;  // entries a thread takes at a time, at least
+    const int64_t rows = s_.channels * rows_.of_channel, entries = larger(1, rows_.columns * batch_.size);
+    const int64_t few = (CHUNK + entries - 1) / entries;
+    parallel_for((rows + few - 1) / few, threads, [&](int64_t chunk) {
+      for (int64_t r = chunk * few; r < smaller(rows, (chunk + 1) * few); r++) row(r);
+    });
+  }
+
+ private:
+  // The last square overlaps the one before it, and both write the same; fewer than a square's are written one by one.
+  void row(int64_t r) const {
+    for (int64_t c = 0; c < rows_.columns; c += SIDE)
+      for (int64_t n = 0; n < batch_.size; n += SIDE)
+        square(r, larger(0, smaller(c, rows_.columns - SIDE)), larger(0, smaller(n, batch_.size - SIDE)));
+  }
+
+  void square(int64_t r, int64_t column, int64_t sample) const {
+    Square square;
+    const int64_t samples = smaller(SIDE, batch_.size - sample);
+    for (int64_t i = 0; i < samples; i++) read(r, column, sample + i, square.rows[i]);
+    for (int64_t i = samples; i < SIDE; i++) memset(square.rows[i], 0, sizeof square.rows[i]);
+    square.turn();
+    const int64_t columns = smaller(SIDE, rows_.columns - column);
+    for (int64_t j = 0; j < columns; j++) write(r, column + j, sample, square.rows[j]);
+  }
+
+  void read(int64_t r, int64_t column, int64_t n, T (&to)[SIDE]) const {
+    const int64_t channel = r / rows_.of_channel, height = rows_.of_channel, y = r % height + batch_.down(n);
+    if (y < 0 || y >= height) {
+      memset(to, 0, sizeof to);
+      return;
+    }
+    const T* image = static_cast<const T*>(s_.data) + batch_.indices[n] * s_.channels * height * rows_.columns;
+    const T* row = image + (channel * height + y) * rows_.columns;
+    copy_row(row, rows_.columns, column, batch_.right(n), batch_.mirrored(n), to);
+  }
+
+  void write(int64_t r, int64_t column, int64_t sample, const T* from) const {
+    const int64_t at = r / rows_.of_channel * s_.channel_step + column * s_.column_step;
+    float* to = out_ + (r * rows_.columns + column) * batch_.size;
+    for (int64_t i = 0; i < SIDE; i += W) {
+      vf x = floats(from + i);
+      if (s_.mean) x = (x - s_.mean[at]) / s_.std[at];
+      store_until(to + sample + i, x, to + batch_.size);
+    }
+  }
+
+  const Samples& s_;
+  const Batch& batch_;
+  const Rows rows_;
+  float* const out_;
+};
+
+}  // namespace
+
+void gather(Samples s, const int64_t* indices, int64_t batch, Moves moves, float* out, int threads) {
+  const Batch chosen{indices, batch, moves};
+  s.bytes ? Gather<uint8_t>(s, chosen, out).run(threads) : Gather<float>(s, chosen, out).run(threads);
+}
+
+}  // namespace SPARSE_ISA
