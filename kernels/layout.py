@@ -91,11 +91,17 @@ class Bitmap:
 
     @cached_property
     def nnz(self) -> int:
-        return int(self.offsets[-1])
+        return sum(self.stored)
+
+    @cached_property
+    def stored(self) -> tuple[int, ...]:
+        """Stored entries of each segment."""
+        bounds = self.offsets.tolist()
+        return tuple(hi - lo for lo, hi in zip(bounds, bounds[1:], strict=False))
 
     @cached_property
     def counts(self) -> Tensor:
-        """int64 [L]: stored entries of each segment."""
+        """int64 [L]: `stored` as a tensor on the CPU."""
         return self.offsets.diff()
 
     def segment(self, i: int) -> "Bitmap":

@@ -34,7 +34,7 @@ class Cost:
 
     def forward(self, mask: se.Bitmap) -> int:
         """A sample through the stored weights."""
-        counts = mask.counts.tolist()
+        counts = mask.stored
         return self.fixed + sum(2 * p * n for p, n in zip(self.positions, counts, strict=True))
 
     def training(self, mask: se.Bitmap, samples: int) -> int:

@@ -22,12 +22,15 @@ def masked_average(mask: Bitmap, models: Sequence[Packed], out: Tensor | None = 
     named = {f"models[{j}]": model.values for j, model in enumerate(models)}
     checks.flat(**named)
     checks.same_dtype(**named)
-    for j, model in enumerate(models):
-        if model.bitmap.segments.sizes != mask.segments.sizes:
-            shapes = f"mask {mask.segments.sizes} and models[{j}] {model.bitmap.segments.sizes}"
+    checks.same_device(mask=mask.words, **named)
+    for j, (support, values) in enumerate(models):
+        if support.segments.sizes != mask.segments.sizes:
+            shapes = f"mask {mask.segments.sizes} and models[{j}] {support.segments.sizes}"
             raise ValueError(f"expected models of one shape, got {shapes}")
-        checks.length(model.bitmap.nnz, f"values of models[{j}]", values=model.values)
-        checks.same_device(mask=mask.words, support=model.bitmap.words, values=model.values)
+        if values.numel() != support.nnz:
+            raise ValueError(f"expected {support.nnz} values of models[{j}], got {values.numel()}")
+        if support.words.device != values.device:
+            checks.same_device(values=values, support=support.words)
     values = models[0].values
     if out is None:
         out = memory.plain(mask.nnz, values.dtype, values.device)

@@ -31,10 +31,11 @@ def select(x: Tensor, candidates: Bitmap, k: Tensor, *, largest: bool = False, d
     else:
         checks.length(candidates.nnz, "values, one a candidate", x=x)
     k = k.cpu().contiguous()
-    if k.shape != candidates.counts.shape or (k < 0).any() or (k > candidates.counts).any():
-        raise ValueError(f"expected 0 <= k <= {candidates.counts.tolist()} for each tensor, got {k.tolist()}")
+    wanted, most = k.view(-1).tolist(), candidates.stored
+    if k.dim() != 1 or len(wanted) != len(most) or not all(map(_fits, wanted, most)):
+        raise ValueError(f"expected 0 <= k <= {list(most)} for each tensor, got {k.tolist()}")
     words = memory.plain(candidates.words.shape, torch.int64, candidates.words.device).zero_()
-    if x.numel() and k.any():
+    if x.numel() and any(wanted):
         if not _call("select", x.device, x, candidates, k, largest, dense, words):
             raise ValueError("expected numbers to select from, got NaN")
     return bitmaps.make(words, candidates.segments)
@@ -52,13 +53,17 @@ def grow(kept: Bitmap, scores: Mapping[int, Tensor], k: Tensor, words: Tensor) -
     checks.same_device(kept=kept.words, words=words)
     checks.length(len(kept.segments), "numbers, one a tensor", k=k)
     checks.length(kept.segments.num_words, "words", words=words)
-    wanted, stored = k.tolist(), kept.counts.tolist()
+    wanted = k.tolist()
     for i, x in scores.items():
         checks.flat(scores=x)
         checks.same_device(kept=kept.words, scores=x)
-        size = kept.segments.sizes[i]
+        size, stored = kept.segments.sizes[i], kept.stored[i]
         checks.length(size, "scores, one a dense entry", x=x)
-        if not 0 <= wanted[i] <= size - stored[i]:
-            raise ValueError(f"expected 0 <= k <= {size - stored[i]} of tensor {i}, got {wanted[i]}")
+        if not _fits(wanted[i], size - stored):
+            raise ValueError(f"expected 0 <= k <= {size - stored} of tensor {i}, got {wanted[i]}")
     if not _call("grow", words.device, kept, scores, k, words):
         raise ValueError("expected numbers to select from, got NaN")
+
+
+def _fits(k: int, most: int) -> bool:
+    return 0 <= k <= most

@@ -45,16 +45,11 @@ def average(own: Model, neighbours: Iterable[Model], mask: Bitmap | Model | None
         same_layout(own, mask, "mask")
         mask = mask.bitmap
     bitmap = own.bitmap if mask is None else mask
+    values = masked_average(bitmap, [model.packed for model in models])
     rest = own.rest.clone()
     for model in models[1:]:
-        rest += model.rest
-    return replace(
-        own,
-        bitmap=bitmap,
-        values=masked_average(bitmap, [model.packed for model in models]),
-        rest=rest.div_(len(models)),
-        integers=own.integers.clone(),
-    )
+        rest.add_(model.rest)
+    return Model(own.layout, bitmap, values, rest.div_(len(models)), own.integers.clone())
 
 
 def weighted_average(states: Sequence[Model], weights: Sequence[float]) -> Model:
@@ -102,9 +97,9 @@ def drift(a: Model, b: Model, squared: bool = False) -> float:
     (0.0, True)
     """
     same_layout(a, b, "b")
-    ours, theirs = a.rest_tensors(), b.rest_tensors()
-    rest = [(ours[e.name].double() - theirs[e.name].double()).norm() for e in a.layout.floats]
-    norms = torch.cat([drift_of_weights(a.packed, b.packed), torch.tensor(rest, dtype=torch.float64)])
+    others = (a.rest.double() - b.rest.double()).split(a.layout.float_sizes)
+    rest = [torch.linalg.vector_norm(x).view(1) for x in others]
+    norms = torch.cat([drift_of_weights(a.packed, b.packed), *rest])
     return float(norms.square().sum() if squared else norms.sum())
 
 

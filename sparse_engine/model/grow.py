@@ -94,9 +94,7 @@ class Growth:
     def __init__(self, state: Model, fraction: float) -> None:
         check_fraction(fraction)
         self.layout = state.layout
-        self.n = torch.tensor(
-            [math.ceil(fraction * d) for d in state.bitmap.counts.tolist()], dtype=torch.int64
-        )
+        self.n = torch.tensor([math.ceil(fraction * d) for d in state.bitmap.stored], dtype=torch.int64)
         self.kept = without_smallest(state, self.n)
         self._words = self.kept.words.clone()
         self._missing = set(self.layout.names)

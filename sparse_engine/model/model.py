@@ -66,9 +66,14 @@ class Layout:
         return tuple(entry for entry in self.rest if entry.dtype in _INTEGERS)
 
     @cached_property
+    def float_sizes(self) -> list[int]:
+        """How many numbers each of `floats` has, in the order of `Model.rest`."""
+        return [prod(entry.shape) for entry in self.floats]
+
+    @cached_property
     def num_floats(self) -> int:
         """How many numbers `floats` have."""
-        return _size(self.floats)
+        return sum(self.float_sizes)
 
     @cached_property
     def num_integers(self) -> int:
@@ -202,7 +207,8 @@ class Model:
 
     def with_pattern(self, bitmap: Bitmap) -> "Model":
         """Return this model on another pattern: values where both store the entry, 0 where it is new."""
-        return replace(self, bitmap=bitmap, values=masked_average(bitmap, [self.packed]))
+        values = masked_average(bitmap, [self.packed])
+        return Model(self.layout, bitmap, values, self.rest, self.integers)
 
     def to(self, device: torch.device) -> "Model":
         """Return this model itself if it is on `device`, else a copy there."""

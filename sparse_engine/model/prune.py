@@ -143,7 +143,7 @@ def keep_largest(state: Model, k: Tensor) -> Model:
 def without_smallest(state: Model, c: Tensor) -> Bitmap:
     """Return the pattern of `state` after dropping the c[l] smallest |w| of every weight l."""
     dropped = select(state.values, state.bitmap, c)
-    return bitmaps.make(state.bitmap.words & ~dropped.words, state.bitmap.segments)
+    return bitmaps.make(state.bitmap.words ^ dropped.words, state.bitmap.segments)  # a subset
 
 
 def _fewest(density: float, numel: int) -> int:

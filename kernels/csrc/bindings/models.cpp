@@ -16,12 +16,14 @@ void bind_models(nb::module_& m) {
 #undef FIELD
 }
 
-// Models come as a list of Packed. nanobind would fill a std::vector argument where nothing may throw, and end the
-// process when there is no memory for it.
+// Models come as a list of numbers, three a model: words, values, nnz. nanobind would fill a std::vector argument where
+// nothing may throw, and end the process when there is no memory for it.
 void bind(nb::module_& m, const char* name, decltype(Ops::masked_average) Ops::* op) {
   m.def(name, [op](Address mask, int64_t num_words, nb::list given, Address out, int64_t n, int threads) {
-    std::vector<Packed> models(nb::len(given));
-    for (size_t j = 0; j < models.size(); j++) models[j] = nb::cast<const Packed&>(given[j]);
+    std::vector<Packed> models(nb::len(given) / 3);
+    for (size_t j = 0; j < models.size(); j++)
+      models[j] = {taken<const uint64_t*>(nb::cast<Address>(given[3 * j])),
+                   taken<const float*>(nb::cast<Address>(given[3 * j + 1])), nb::cast<int64_t>(given[3 * j + 2])};
     nb::gil_scoped_release release;
     (ops().*op)(taken<const uint64_t*>(mask), num_words, models.data(), int(models.size()), taken<float*>(out), n,
                 threads);
