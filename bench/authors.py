@@ -151,7 +151,7 @@ class Theirs:
 
 
 class Ours:
-    """The same client here."""
+    """The same client in this project."""
 
     def __init__(self, start: Start, batch: int, grow_batches: int = 1) -> None:
         self.net = copy.deepcopy(start.net)
@@ -317,7 +317,7 @@ def as_table(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _their_arguments(batch: int) -> SimpleNamespace:
-    """Those of their script for CIFAR-10, but for the size of the case."""
+    """Return the arguments of their CIFAR-10 script, except for the size of the case."""
     return SimpleNamespace(
         client_num_in_total=NEIGHBOURS + 1, client_num_per_round=NEIGHBOURS, max_wait=NEIGHBOURS,
         comm_round=ROUNDS, epochs=1, batch_size=batch, lr=LR, lr_decay=0.998, momentum=0.0, wd=5e-4,

@@ -2,7 +2,7 @@
 prints it (its table "Busiest communication cost and final training FLOPs"); below it, Theorem 1 in numbers.
 
     MB      received by the busiest client (or the server) in a round: 10 messages,  / 2^20
-            4 byte an entry, times what the method sends of it; the paper counts no mask
+            4 bytes per entry, times what the method sends of it; the paper counts no mask
     real    the same 10 as this project writes them (sparse_engine.wire), of a fresh network:
             exact values with their exponents coded, masks where receivers do not know them
     FLOP    of a client in a round: 5 epochs * n samples * 3 * forward pass through what is stored, SAM twice;

@@ -39,7 +39,7 @@ def save(result: Result, path: Path) -> None:
 
 
 def console() -> Console:
-    """As wide as the terminal; wide enough for our tables where there is none."""
+    """Return a console as wide as the terminal, or wide enough for our tables if there is none."""
     return Console() if sys.stdout.isatty() else Console(width=180)
 
 

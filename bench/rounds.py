@@ -1,7 +1,7 @@
 """`sparsefl bench rounds`: the same run on sparse kernels and on dense ones with masks, for a few seeds.
 
 Both runs of a seed share data, partition, first weights and every random draw, and take turns round by round
-(and in who comes first), so that a slow moment of the machine hits both. Beyond rounding, only time differs:
+(also in going first), so that a slow moment of the machine hits both. Beyond rounding, only time differs:
 
     accuracy    after local training, mean over clients
     train_s     seconds of local training, summed over clients;   wall_s   of the whole round, on `workers`;
@@ -123,7 +123,7 @@ class _Processor:
 
 
 def summarise(rows: Sequence[Row]) -> dict[str, Any]:
-    """Of seeds that have all rounds."""
+    """Return the summary over the seeds that have all rounds."""
     seeds = values(rows, "seed")
     times = {key: {kernels: fmean(_of(rows, kernels, key)) for kernels in KERNELS} for key in TIMES}
     ratios = {key: [_ratio([row for row in rows if row["seed"] == s], key) for s in seeds] for key in times}
@@ -204,7 +204,7 @@ def means(rows: Sequence[Row], kernels: str, key: str) -> list[float]:
 
 
 def all_curves(rows: Sequence[Row], kernels: str, key: str = "accuracy") -> list[list[float]]:
-    """One a seed."""
+    """Return one curve per seed."""
     return [curve(rows, seed, kernels, key) for seed in values(rows, "seed")]
 
 

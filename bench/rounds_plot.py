@@ -35,7 +35,7 @@ def _panels(rows: Sequence[Row]) -> list[Panel]:
               dressed(accuracy, "round", "accuracy")),
         Panel("Accuracy, sparse less dense", "The two runs of every seed.",
               dressed(gaps, "round", "difference")),
-        Panel("Local training", "Seconds a round, summed over clients; mean over seeds.",
+        Panel("Local training", "Seconds per round, summed over clients; mean over seeds.",
               dressed(train, "round", "seconds").update_yaxes(rangemode="tozero")),
         Panel("Density", "Mean over clients and seeds.",
               dressed(density, "round", "density").update_yaxes(rangemode="tozero")),

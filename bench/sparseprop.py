@@ -76,7 +76,7 @@ def _batch_last(images: Tensor) -> Tensor:
 
 
 def _fast(steps: dict[str, Step]) -> dict[str, Step]:
-    """Those within 1.5 x of the fastest: on small images the other kernel would take most of a benchmark."""
+    """Return the steps within 1.5 x of the fastest: slower ones would take most of a benchmark."""
     trial = {name: timing.best for name, timing in take_turns(steps, repeats=2, burst=0).items()}
     return {name: step for name, step in steps.items() if trial[name] <= 1.5 * min(trial.values())}
 

@@ -1,9 +1,9 @@
 """`sparsefl bench wire`: bytes and speed of messages.
 
-    bound      the bytes of all numbers as they are (fp32: 4 each) + n H(density) bits a layer; for a receiver
-               that has the mask before, the entropy of drops and grows in place of the latter
+    bound      the bytes of all numbers as they are (fp32: 4 each) + n H(density) bits per layer; for a
+               receiver that has the mask before, the entropy of drops and grows in place of the latter
     of_bound   bytes / bound.   Packed values go below 1: the bound takes every bit of a float for random
-    GB/s       of dense weights, 4 byte a parameter, by seconds of one processor core
+    GB/s       of dense weights, 4 bytes per parameter, by seconds of one processor core
 
 A network is sparsified at an ERK density, trained for a few steps, moved by RigL (a share dropped and grown
 by the real gradient) and trained again: `first` messages stand alone, `rigl a` are those after a step of

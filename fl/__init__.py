@@ -38,7 +38,7 @@ _OFFERED = {
 _HOME = {name: module for module, names in _OFFERED.items() for name in names}
 _PACKAGES = ("config", "data", "run")
 
-if not TYPE_CHECKING:  # who checks types sees the names above, and no others
+if not TYPE_CHECKING:  # type checkers see the names above, and no others
 
     def __getattr__(name: str) -> Any:
         if name in _PACKAGES:

@@ -25,7 +25,7 @@ def stream(seed: int, purpose: str, t: int = 0, k: int = 0) -> np.random.Generat
 
 
 def torch_stream(seed: int, purpose: str, t: int = 0, k: int = 0) -> "torch.Generator":
-    """The same for torch, on the CPU, which keeps 32 bit of a seed: of very many streams two may be equal."""
+    """Return a torch generator on the CPU. It keeps 32 bits of a seed: two of very many streams may agree."""
     import torch
 
     word = int(stream(seed, purpose, t, k).integers(2**63))

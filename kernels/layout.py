@@ -5,7 +5,7 @@ bitmap ceil(size / 64) words, so that every segment starts at a word. Bit i % 64
 the bits that pad a segment's last word are zero. Packed values follow in the order of the bits, without gaps.
 
     dense     | segment 0 ........ | segment 1 .... |     sum(sizes) entries
-    words     | 64 | 64 | 64 | 22. | 64 | 64 | 9... |     one bit an entry, padded to words
+    words     | 64 | 64 | 64 | 22. | 64 | 64 | 9... |     one bit per entry, padded to words
     values    | v v v v v v | v v v |                     one float a set bit
 """
 

@@ -87,7 +87,7 @@ def aligned(*tensors: Tensor) -> bool:
 
 
 def aligned_dense(dense: Tensor, segments: Segments) -> bool:
-    """The same for a dense form: every segment has to start at a multiple of 16 entries too."""
+    """Return whether a dense form is aligned: every segment has to start at a multiple of 16 entries too."""
     return aligned(dense) and all(n % 16 == 0 for n in segments.sizes)
 
 
@@ -133,7 +133,7 @@ def _ranks(bitmap: Bitmap) -> Tensor:
 
 
 def _split(sizes: Tensor, step: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Of every part of at most `step` entries: its segment, its first entry, the segment's first part."""
+    """Return each part's segment, its first entry, and its segment's first part: `step` entries at most."""
     parts = -(-sizes // step)
     segment = torch.repeat_interleave(torch.arange(len(sizes)), parts)
     first = (parts.cumsum(0) - parts)[segment]

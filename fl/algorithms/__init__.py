@@ -45,13 +45,13 @@ def register(name: str, algorithm: Any, origin: str) -> None:
 
 
 def forget() -> None:
-    """Those of the user's own."""
+    """Forget the user's own algorithms."""
     _own.clear()
 
 
 @cache
 def shipped() -> dict[str, Algorithm]:
-    """Those of this package."""
+    """Return the algorithms of this package, by name."""
     names = [found.name for found in pkgutil.iter_modules(__path__)]
     modules = {name: importlib.import_module(f"{__name__}.{name}") for name in names}
     return {name: module for name, module in modules.items() if isinstance(module, Algorithm)}
@@ -59,7 +59,7 @@ def shipped() -> dict[str, Algorithm]:
 
 @cache
 def installed() -> Mapping[str, Algorithm]:
-    """Those of other packages; without what cannot be imported, which must not keep ours from working."""
+    """Return the algorithms of other packages, by name. Skip those that cannot be imported."""
     found = {}
     for name in code.installed(_KEY).keys() - shipped().keys() - Config.model_fields.keys():
         try:

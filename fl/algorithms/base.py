@@ -142,7 +142,7 @@ class Algorithm(Protocol):
 
 
 def message_sizes(messages: Sequence[Sent]) -> Bytes:
-    """[messages, 3]: their bytes; 4 byte a stored value, as the paper counts; 4 byte a weight."""
+    """[messages, 3]: their bytes; 4 bytes per stored value, as the paper counts; 4 bytes per weight."""
     return np.array([_sizes(sent) for sent in messages], dtype=np.int64).reshape(-1, 3)
 
 

@@ -170,14 +170,14 @@ def local_update(
 
 
 def epochs(turn: Turn, local: Local) -> Gradient:
-    """What local training moved X by, over eta."""
+    """Return how far local training moved X, divided by eta."""
     X = turn.model()
     report = train_and_test(turn, local)
     return Gradient(se.combine([X, turn.model()], [1 / local.lr, -1 / local.lr]), report)
 
 
 def full(turn: Turn, local: Local) -> Gradient:
-    """Of the mean loss at X."""
+    """Return the gradient of the mean loss at X."""
     X, before = turn.model(), turn.test()
     found, report = turn.gradient()
     g = se.combine([found, X], [1, local.weight_decay])

@@ -6,7 +6,7 @@
     identity  everything
 
 `messages.values` holds for top_k and identity. Bytes are those of messages that were written and read again;
-the paper's count is b bits a number, or 4 byte a stored one.
+the paper's count is b bits per number, or 4 bytes per stored one.
 """
 
 from math import ceil

@@ -118,7 +118,7 @@ class Client:
 
     @property
     def message(self) -> Sent:
-        """What neighbours get."""
+        """Return the message that neighbours get."""
         return self.sent or Sent.exact(self.model)
 
 
@@ -201,7 +201,7 @@ def expected_flop(state: State, t: int, env: Env) -> list[int]:
 
 
 def inputs(turn: schedule.Turn, state: State, done: Mapping[int, Client]) -> Inputs[Client]:
-    """Those waited for give this round's model, the others the last round's."""
+    """Return a turn's inputs: models of this round from clients waited for, of the last from the others."""
     givers = {j: done[j] for j in turn.wait_for} | {j: state.clients[j] for j in turn.others}
     return Inputs(state.clients[turn.client], [givers[j].message.model for j in sorted(givers)])
 

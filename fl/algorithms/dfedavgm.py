@@ -3,7 +3,7 @@
 
     x_k <- x_k + mean of Q(z_j - x_j) over j in G_k and k itself
     z_k  = E epochs of SGD with momentum from x_k
-    Q(d) = s round(d / s),  s = max |d| / 32767 of the whole difference:  16 bits a number, and one scale
+    Q(d) = s round(d / s),  s = max |d| / 32767 of the whole difference:  16 bits per number, and one scale
 
 It is the client's own x_k that the mean is added to, as published, not the mean of the x_j: nobody knows
 those of others. So the mean of x over all clients moves by that of Q(z - x) where the mixing is doubly
@@ -105,7 +105,7 @@ def quantiser(env: Env) -> Messages:
 
 
 def sizes(state: State, cfg: Config) -> Bytes:
-    """Of the messages; the paper counts every number as long as Q makes it."""
+    """Return the sizes of the messages; the paper counts every number as long as Q makes it."""
     found = message_sizes([client.sent for client in state.clients])
     found[:, 1] = found[:, 1] * BYTES[cfg.values] // 4
     return found

@@ -19,7 +19,7 @@ Differs from the paper or the authors' code in:
 - the share that moves follows RigL's cosine over all rounds (there: over the first half)
 - growth scores are gradients of cross-entropy on a fresh batch (DA-DPFL's authors: nll of raw logits)
 - the mean weighs by samples, as the paper's (DA-DPFL's authors: equally), and the server keeps exactly k
-  weights a layer (there: all that tie with the last)
+  weights per layer (there: all that tie with the last)
 - `interval` is 10, FedDST's own; DA-DPFL's authors chose from 1, 5, 10 and 20, their scripts have 5
 """
 

@@ -16,8 +16,8 @@ own model, as in a matching of an odd number: nobody takes more than M messages.
 Differs from the paper or the authors' code in:
 - GossipFL itself matches pairs by bandwidth; random groups of M + 1 are what DA-DPFL's authors ran
 - m^t has exactly half of every layer, rounded down (there: each weight with probability 1/2)
-- the authors' code spreads who is left over on the groups, so that some take more than M models, and never
-  mixes biases and norm parameters, although it sends them
+- the authors' code spreads clients that are left over on the groups, so that some take more than M models,
+  and never mixes biases and norm parameters, although it sends them
 """
 
 from dataclasses import dataclass

@@ -4,9 +4,9 @@
     bf16, fp16, q16, q8     they get what is left of it; with `error_feedback`, what a message lost is added
                             to the client's next one
 
-A client writes one message a round, and everybody who takes its model gets that one. Nobody is taken to keep
-the masks of others, so masks travel whole, but for one that all draw from the same seed (GossipFL) and the
-answer to a server that has just sent its own (FedDST).
+A client writes one message per round, and everybody who takes its model gets that one. Clients do not keep
+the masks of others, so masks travel whole. There are two exceptions: a mask that all draw from the same seed
+(GossipFL), and the answer to a server that has just sent its own (FedDST).
 """
 
 from dataclasses import dataclass

@@ -98,7 +98,7 @@ def run(console: Console, given: Arguments) -> int:
 
 
 def write_report(console: Console, path: Path) -> int:
-    """Of the comparison in `path`; returns the exit code, 1 where runs are damaged, which are named."""
+    """Write the report of the comparison in `path`, name damaged runs, and return the exit code: 1 if any."""
     comparison = compare_report.write(path)
     for note in compare_table.notes(comparison.to_json(), "damaged"):
         console.print(note, style="red", markup=False, highlight=False, soft_wrap=True)

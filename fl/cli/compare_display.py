@@ -30,7 +30,7 @@ class Estimate:
 
     @property
     def seconds(self) -> float:
-        """Of all runs; asked after the first round."""
+        """The seconds that all runs still need, as estimated after the first round."""
         every = [one for took in self.took.values() for one in took]
         return sum(rounds * fmean(self.took.get(run.name, every)) for run, rounds in self.left.items())
 
@@ -85,7 +85,7 @@ class Shown(Display):
 
 
 class CompareLines(Shown):
-    """One line a round, for logs and pipes."""
+    """One line per round, for logs and pipes."""
 
     def round_finished(self, record: Record) -> None:
         super().round_finished(record)

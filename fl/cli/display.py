@@ -26,7 +26,7 @@ from fl.units import duration, percent, size
 
 
 class Lines(Listener):
-    """One line a round, for logs and pipes."""
+    """One line per round, for logs and pipes."""
 
     def __init__(self, console: Console) -> None:
         self.console = console

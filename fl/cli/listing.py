@@ -38,7 +38,7 @@ def show_list(console: Console, keys: bool = False, part: str | None = None) -> 
 
 
 def first_sentence(text: str | None) -> str:
-    """Of a docstring, on one line."""
+    """Return the first sentence of a docstring, on one line."""
     paragraph = " ".join((text or "").strip().partition("\n\n")[0].split())
     end = _SENTENCE.search(paragraph)
     return paragraph[: end.end()] if end else paragraph

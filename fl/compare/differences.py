@@ -56,7 +56,7 @@ class Difference:
 
 
 def differences(plan: Plan) -> list[Difference]:
-    """Of the entries that can run, in the order of a configuration."""
+    """Return how the entries that can run differ, in the order of a configuration."""
     configs = {}
     for name, entry in plan.entries.items():
         try:

@@ -1,4 +1,4 @@
-"""The figures of a comparison: a line an algorithm, the mean over its seeds, with a band of one deviation."""
+"""The figures of a comparison: one line per algorithm, the mean over seeds, with a band of one deviation."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
@@ -62,7 +62,7 @@ def panels(comparison: Comparison) -> list[Panel]:
 
 
 def drawn(comparison: Comparison) -> list[Line]:
-    """Of the finished runs; of an algorithm without any, of those that were begun.
+    """Return the lines of the finished runs; of an algorithm without any, of those that were begun.
 
     Beside lines with a band, one of a single seed says so.
     """
@@ -81,7 +81,7 @@ def drawn(comparison: Comparison) -> list[Line]:
 
 
 def _held(rounds: list[Record], number: int) -> list[Record]:
-    """So many rounds: after the last one nothing is trained, and clients use the models that they have."""
+    """Return `number` rounds: after the last one nothing is trained, and clients keep their models."""
     still = rounds[-1] | {key.of: 0 for key in keys.costs()}
     return rounds + [still | {"round": t} for t in range(len(rounds), number)]
 
@@ -167,7 +167,7 @@ def target_cost(comparison: Comparison) -> Panel:
 
 
 def partition(comparison: Comparison) -> Panel:
-    """As the report of a run has it."""
+    """Return the figure of the partition that the report of a run has."""
     for result in comparison.results:
         if result.recorded is not None and result.recorded.partition is not None:
             panel = report_figures.partition(result.recorded)
@@ -203,7 +203,7 @@ def _theta(comparison: Comparison, totals: Totals) -> go.Figure | None:
 
 
 def _ticks(values: Iterable[float]) -> list[float]:
-    """Of a logarithmic axis: 1, 2 and 5 times powers of ten; over a wide range powers of ten alone."""
+    """Return logarithmic ticks: 1, 2 and 5 times powers of ten; over a wide range, powers of ten alone."""
     there = [value for value in values if value > 0] or [1.0]
     low, high = floor(log10(min(there))), floor(log10(max(there)))
     digits = (1, 2, 5) if high - low < 3 else (1,)

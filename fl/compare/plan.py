@@ -83,14 +83,14 @@ class Plan:
         ]
 
     def config(self, run: Run) -> Config:
-        """Of one run, as its config.toml has it. ConfigError: it cannot run like this."""
+        """Return the configuration of one run, as in its config.toml. ConfigError: it cannot run so."""
         entry = self.entries[run.name]
         own = [f"algorithm={entry.algorithm}", f"seed={run.seed}"]
         return config.settled(config.changed(self.base, [*entry.changes, *own]))
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Those of all entries; before there are any, the configuration's."""
+        """The seeds of all entries; the configuration's if there are no entries yet."""
         return tuple(sorted({seed for entry in self.entries.values() for seed in entry.seeds})) or (
             self.base.seed,
         )

@@ -1,4 +1,4 @@
-"""What a comparison gave: a row a run, means and deviations over seeds, and what a target accuracy cost.
+"""What a comparison gave: a row per run, means and deviations over seeds, and what a target accuracy cost.
 
 Accuracy of a round is `accuracy_mean`: over all clients, each with the model that it would use. The server's
 model stands beside it under its own name.
@@ -199,7 +199,7 @@ def read(path: Path) -> Comparison:
 
 
 def figures(rounds: Sequence[Record]) -> Record:
-    """Of a finished run."""
+    """Return the figures of a finished run."""
     return {
         "rounds": len(rounds),
         **metrics.accuracies(rounds),
@@ -220,7 +220,7 @@ def cost_of(rounds: Sequence[Record], target: float) -> Record | None:
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:
-    """Of those that are there."""
+    """Return the spread of the values that are not None; None if there are none."""
     there = [value for value in values if value is not None]
     if not there:
         return None

@@ -40,7 +40,7 @@ def resume(plan: Plan, path: Path, options: Options, display: Display) -> None:
 
 
 def read_plan(path: Path) -> Plan:
-    """Of a comparison's directory."""
+    """Return the plan of a comparison's directory."""
     if not is_comparison(path):
         raise RunDirError(f"expected the directory of a comparison, got {path}, which has no {PLAN}")
     try:

@@ -99,7 +99,7 @@ def _refuse_older(told: Record) -> None:
 
 
 def to_target(told: Record) -> Shown:
-    """The same for what the target accuracy cost; "reached" counts seeds."""
+    """Return the table of what the target accuracy cost; "reached" counts seeds."""
     counts = {name: (one["reached"], one["finished"]) for name, one in told["algorithms"].items()}
     return _table(told, "to_target", "reached", counts, _TARGET)
 
@@ -212,7 +212,7 @@ def _text(given: str) -> str:
 
 
 def _print(console: Console, shown: Shown) -> None:
-    """As many columns side by side as fit, the first one before each of them."""
+    """Print as many columns side by side as fit, each group after the first column."""
     widths = _widths(shown)
     for columns in _parts(widths, console.width):
         table = Table(header_style="bold")

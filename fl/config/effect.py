@@ -69,7 +69,7 @@ def without_effect(config: "Config", algorithms: Collection[str]) -> dict[str, s
 
 
 def unfit(config: "Config", algorithms: Collection[str]) -> dict[str, str]:
-    """Those whose own section makes them idle, whichever algorithm runs."""
+    """Return the keys that their own section makes idle, whichever algorithm runs."""
     others = set(algorithms) - {config.section}
     return {key: why for key, why in _unread(config, "") if key.split(".")[0] not in others}
 

@@ -45,7 +45,7 @@ class Source:
     origin: dict[str, Origin] = field(default_factory=dict)
 
     def keys(self, origin: Origin) -> list[str]:
-        """Those that this layer set last."""
+        """Return the keys that this layer set last."""
         return [key for key, layer in self.origin.items() if layer is origin]
 
     def drop(self, key: str) -> None:

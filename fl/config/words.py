@@ -74,7 +74,7 @@ def nearest(word: object, known: Iterable[str]) -> str:
 
 
 def _close(word: str, known: Iterable[str], cutoff: float) -> list[str]:
-    """Those whose last part is the most similar."""
+    """Return the known words whose last part is the most similar."""
     by_last: dict[str, list[str]] = {}
     for one in known:
         by_last.setdefault(_last(one), []).append(one)

@@ -66,7 +66,7 @@ class Dataset:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a sample: (channels, height, width) of an image, (features,) of a vector."""
+        """The shape of a sample: (channels, height, width) of an image, (features,) of a vector."""
         return tuple(self.train.x.shape[1:])
 
     @property

@@ -32,7 +32,7 @@ def _free() -> int | None:
 
 
 def _left_of_limit() -> int | None:
-    """Of `ulimit -v`."""
+    """Return how many bytes `ulimit -v` leaves; None without a limit."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return None

@@ -18,7 +18,7 @@ _TRADES = 20  # a client; each halves what is left of the order at the start: no
 def dirichlet(
     stock: Counts, num_clients: int, alpha: float, per: int, disjoint: bool, rng: np.random.Generator
 ) -> Counts:
-    """`per` samples a client. Every pass serves all or uses up a class: at most len(stock) + 1 of them."""
+    """`per` samples per client. Every pass serves all or uses up a class: at most len(stock) + 1 of them."""
     prior = _log_gamma(alpha, (num_clients, len(stock)), rng)
     counts = np.zeros(prior.shape, dtype=np.int64)
     who = np.arange(num_clients)  # clients with samples missing
@@ -51,7 +51,7 @@ def _lottery(claims: Counts, left: Counts, rng: np.random.Generator) -> Counts:
 def pathological(
     stock: Counts, num_clients: int, n: int, per: int | None, disjoint: bool, rng: np.random.Generator
 ) -> Counts:
-    """`per` samples a client out of n classes, by default as many as the poorest client can have."""
+    """`per` samples per client out of n classes, by default as many as the poorest client can have."""
     most = np.where(stock > 0, num_clients, 0)
     slots = _slots(stock, np.minimum(stock, most) if disjoint else most, n, num_clients)
     chosen = _assign(slots, n, num_clients, rng)

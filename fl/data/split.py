@@ -46,7 +46,7 @@ def split(
 
 
 def _within(groups: NDArray, share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Of every group its own share, drawn at random."""
+    """Split every group by itself, at random."""
     _, group, size = np.unique(groups, return_inverse=True, return_counts=True)
     order = np.lexsort((stream(seed, "split").random(len(group)), group))  # by group, then at random
     place = np.arange(len(group)) - np.repeat(np.cumsum(size) - size, size)  # of a sample in its group

@@ -182,7 +182,7 @@ def flop(run: Recorded) -> Panel:
     return Panel(
         "Training operations",
         "FLOP of all clients in a round, counted exactly; dense: the same samples through dense models.",
-        _si(_figure(run, lines, "FLOP a round", [BLUE, GREY], ["solid", "dash"])),
+        _si(_figure(run, lines, "FLOP per round", [BLUE, GREY], ["solid", "dash"])),
         _why(run, "operations were not counted."),
     )
 

@@ -50,7 +50,7 @@ pre { font-size: .85rem; white-space: pre-wrap; overflow-wrap: anywhere; backgro
 summary { cursor: pointer; font-weight: 600; margin: .5rem 0 }
 @media (max-width: 30rem) { th, td { padding: .25rem .3rem; font-size: .85rem } }
 """
-# a finger on a figure shall scroll the page, not zoom the figure
+# a finger on a figure scrolls the page, not zoom the figure
 _TOUCH = """
 if (matchMedia("(pointer: coarse)").matches)
   for (const figure of document.querySelectorAll(".js-plotly-plot"))

@@ -172,7 +172,7 @@ def _head(folder: Path, t: int) -> Head:
 
 
 def _body(folder: Path, t: int) -> dict[str, Any]:
-    """Of state.json, with its checksum, keys, format and round checked."""
+    """Return the body of state.json, with its checksum, keys, format and round checked."""
     whole = files.read_json(folder.parent, f"{folder.name}/{names.round_folder(t)}/{names.STATE}")
     match whole:
         case {"sha256": str(wanted), "body": dict(body)}:

@@ -36,7 +36,7 @@ class Listener:
         """Round t begins."""
 
     def wave_started(self, clients: int) -> None:
-        """So many clients begin to train."""
+        """`clients` clients begin to train."""
 
     def client_finished(self, k: int) -> None:
         """Client k is done, in the thread that trained it."""
@@ -52,7 +52,7 @@ class Listener:
 
 
 class Warner(Listener):
-    """Notes as warnings of Python, for who sees nothing else."""
+    """Notes as warnings of Python, for users who see nothing else."""
 
     def note(self, text: str) -> None:
         warnings.warn(text, stacklevel=_outside())

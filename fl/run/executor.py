@@ -42,7 +42,7 @@ Make = Callable[[Setting, int, Listener], Pool]
 
 
 def names() -> list[str]:
-    """Of all executors that there are."""
+    """Return the names of all executors."""
     return [*dict.fromkeys([LOCAL, *sorted(code.installed(_KEY))])]
 
 
@@ -137,7 +137,7 @@ class Threads:
 
 
 def _errors(futures: Sequence[Future]) -> Iterator[BaseException]:
-    """Of those that are over: why they failed, unless they were only told to stop."""
+    """Yield why finished futures failed, unless they were only told to stop."""
     for future in futures:
         error = None if future.cancelled() else future.exception()
         if error is not None and not isinstance(error, Stopped):

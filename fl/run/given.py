@@ -86,6 +86,6 @@ def options(
 def _shown() -> Listener:
     from rich.console import Console
 
-    from fl.cli import display  # only for who wants to see it
+    from fl.cli import display  # only for users who want to see it
 
     return display.for_console(Console())

@@ -33,7 +33,7 @@ class Growing:
 
     @property
     def mark(self) -> Mark:
-        """Of all that was written."""
+        """The mark of all that was written."""
         return Mark(self._size, self._seen.hexdigest())
 
     def append(self, data: bytes) -> None:

@@ -44,8 +44,8 @@ ROUND = (
     Key(
         "accuracy_mean",
         "test accuracy after local training (before pruning), mean over all clients, each with the model "
-        "that it would use. Who did not train in this round counts with the model that it trained last, or "
-        "with its personal one (Ditto); who never trained, with the server's new model",
+        "that it would use. A client that did not train in this round counts with the model that it "
+        "trained last, or with its personal one (Ditto); one that never trained, with the server's new model",
         unit="share",
         null=True,
     ),
@@ -221,7 +221,7 @@ def sums(algorithm: str = "") -> tuple[Key, ...]:
 
 
 def _of(where: Where, modules: Iterable[Any]) -> tuple[Key, ...]:
-    """Of keys with the same name, the last one."""
+    """Return the keys that modules declare; of keys with the same name, the last one."""
     keys = (key for module in modules for key in getattr(module, "KEYS", ()) if key.where == where)
     return tuple({key.name: key for key in keys}.values())
 
@@ -231,12 +231,12 @@ def _is_ours(algorithm: object) -> bool:
 
 
 def _module(algorithm: str) -> Any:
-    """As it is registered: nothing is imported."""
+    """Return the module of an algorithm if it is registered: nothing is imported."""
     return algorithms.registered().get(code.stem(algorithm))
 
 
 def costs() -> tuple[Key, ...]:
-    """Those of them that a run pays round by round."""
+    """Return the keys of costs that a run pays round by round."""
     return tuple(key for key in RUN_COSTS if key.sums == "sum" and not key.reference)
 
 

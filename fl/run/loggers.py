@@ -24,7 +24,7 @@ _PARAMETERS = 100  # that MLflow takes at a time
 
 
 def made(names: str) -> list[Listener]:
-    """Those of "csv,wandb". ConfigError: there is none of that name. Missing: its package is not there."""
+    """Return the loggers of "csv,wandb". ConfigError: no such logger. Missing: no such package."""
     wanted = dict.fromkeys(name.strip() for name in names.split(","))
     for name in wanted:
         if name not in LOGS:
@@ -44,7 +44,7 @@ def cells(record: Record) -> dict[str, Any]:
 
 
 def numbers(record: Record) -> dict[str, float]:
-    """Those of `cells` that are numbers, without the round's."""
+    """Return those of `cells` that are numbers, without the round."""
     return {
         key: value
         for key, value in cells(record).items()

@@ -108,7 +108,7 @@ class Run:
         return self.book.finish(self.summary(self.book.rounds()))
 
     def summary(self, rounds: list[metrics.Record]) -> Summary:
-        """Of these rounds."""
+        """Return the summary of these rounds."""
         last = self.after.history[-1]
         summary = recorded.summarised(self.cfg, rounds, last.workers, last.environment)
         return summary | {"mixed": history.mixed(self.after.history)} | dict.fromkeys(recorded.TWINS)
@@ -202,7 +202,7 @@ class Run:
 
 @contextmanager
 def _computing(numerics: history.Numerics) -> Iterator[None]:
-    """As rounds are computed: torch on one thread, since its results may depend on the number."""
+    """Compute rounds with torch on one thread, since its results may depend on the number of threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -130,9 +130,9 @@ def over_rounds(key: Key, rounds: Sequence[Record]) -> Any:
 
 
 def accuracies(rounds: Sequence[Record]) -> Record:
-    """Of a run: its best round, the mean of its last five (of all, where there are fewer), its last one; the
-    same of the server's model, null where there is none. A best round is the luckier the more rounds there
-    are; the mean of the last is less of a draw."""
+    """Return the accuracies of a run: its best round, the mean of its last five (or all, if fewer), its last
+    one; likewise of the server's model, null if there is none. With more rounds a best round gets luckier;
+    the mean of the last is less of a draw."""
     best, shared = _best(rounds, "accuracy_mean"), _best(rounds, "accuracy_global")
     return {
         "accuracy_best": best and best["accuracy_mean"],
@@ -156,7 +156,7 @@ def _present(values: Iterable[Any]) -> list[Any]:
 
 
 def _accuracies(result: Round) -> tuple[Sequence[float | None], Sequence[float | None]]:
-    """Of every client's model, after and before training."""
+    """Return the accuracies of every client's model, after and before training."""
     if result.accuracy is not None and result.accuracy_before is not None:
         return result.accuracy, result.accuracy_before
     if idle := len(result.models) - len(result.reports):

@@ -28,7 +28,7 @@ def of(cfg: Config) -> Origins:
 
 
 def write(run: RunDir, cfg: Config) -> None:
-    """Of a new run."""
+    """Write down where the code of a new run comes from."""
     found = of(cfg)
     if found:
         run.write_json(CODE, found)

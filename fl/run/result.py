@@ -52,7 +52,7 @@ class Result:
 
     @classmethod
     def of_directory(cls, path: Path, own: Own = NOTHING, loop: Run | None = None) -> "Result":
-        """Of a run directory; with `loop`, the models are those in memory."""
+        """Return the result of a run directory; with `loop`, the models are those in memory."""
         return cls(
             path=path,
             recorded=lambda: recorded.read(path),
@@ -62,7 +62,7 @@ class Result:
 
     @classmethod
     def of_memory(cls, book: Memory, loop: Run) -> "Result":
-        """Of a run without a directory, as far as it got."""
+        """Return the result of a run without a directory, as far as it got."""
         rounds, clients = ([*book.lines[name]] for name in (METRICS, CLIENTS))
         after, setting, cfg = loop.after, loop.setting, loop.cfg
         summary = loop.summary(rounds) if rounds else None

@@ -133,7 +133,7 @@ class RunDir:
             write_atomic(self.path / name, text.encode())
 
     def read_text(self, name: str) -> str:
-        """Of a configuration, or of anything short."""
+        """Return the text of a configuration, or of any short file."""
         with _explained(self.path / name, f"read {name}"):
             return files.read_text(self.path, name)
 
@@ -160,7 +160,7 @@ class RunDir:
             self._growing[name].append(text.encode())
 
     def marks(self) -> dict[str, Mark]:
-        """Of the files that grow: a checkpoint remembers them."""
+        """Return the marks of the files that grow: a checkpoint remembers them."""
         return {name: file.mark for name, file in self._growing.items()}
 
     def cut(self, marks: Mapping[str, Mark]) -> None:
@@ -211,7 +211,7 @@ def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
 
 
 def each_jsonl(path: Path | str) -> Iterator[dict[str, Any]]:
-    """The same one by one, for files that are larger than the memory."""
+    """Yield the lines one by one, for files that are larger than memory."""
     return files.each_line(Path(path).parent, Path(path).name)
 
 

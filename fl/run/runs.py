@@ -43,7 +43,7 @@ def resume(path: Path | str, options: Options = _DEFAULT) -> Summary:
 
 
 def _finished(simulation: Simulation) -> Summary:
-    """Of all rounds. Interrupted: somebody stopped it; what it did until then is saved."""
+    """Return the summary of all rounds. Interrupted: a user stopped it; what it did until then is saved."""
     try:
         return simulation.run().summary
     except KeyboardInterrupt:

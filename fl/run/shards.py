@@ -77,7 +77,7 @@ def _head(entries: list[tuple[str, Tensor]]) -> Any:
 
 
 def _bytes(tensor: Tensor) -> Any:
-    """Of a flat tensor, without a copy where it is contiguous and the machine little-endian."""
+    """Return a flat tensor's bytes, without a copy if it is contiguous and the machine little-endian."""
     if not tensor.numel():
         return memoryview(b"")  # an empty array cannot be cast
     array: Any = tensor.detach().contiguous().numpy()

@@ -48,7 +48,7 @@ class Simulation:
     workers     clients that are trained at a time; default: one per core. No result depends on it
     executor    where clients are trained: "local" (threads of this process), or the name of one that an
                 installed package brings
-    listeners   who hears of rounds: objects of subclasses of `fl.Listener`, such as `fl.CSV()`
+    listeners   what hears of rounds: objects of subclasses of `fl.Listener`, such as `fl.CSV()`
     progress    show a bar (or lines, where there is no terminal); without it, notes are warnings of Python
     overwrite   a run in `out` may be removed
 

@@ -3,7 +3,7 @@
 For every degree M and bound N, over rounds with a fresh reuse index (and, by default, fresh neighbours): the
 share of clients that start at once, the depth, how long clients wait, and time and energy of a round. Depth
 and parallelism are facts of the schedule; seconds and joules come from the device model and are labelled so.
-All N of one M see the same rounds; an N above M is left out, for it is M.
+All N share the rounds of their M. N > M is skipped because it equals N = M.
 """
 
 import json
@@ -38,7 +38,7 @@ _LINKS = 4_000_000  # to plan a setting, unless the user says how many rounds: a
 class Workload(NamedTuple):
     """A client-round of the paper: 5 epochs at ERK density 0.5, and one dense batch of 128 to grow by."""
 
-    forward_flop: int  # a sample
+    forward_flop: int  # per sample
     samples: int
     weights: int  # prunable
     rest: int  # other parameters
@@ -49,7 +49,7 @@ class Workload(NamedTuple):
         return trained if dense else self.sparse_share * trained + 128 * 3 * self.forward_flop
 
     def message_bytes(self, dense: bool) -> float:
-        """fp32 values; sparse: half of the weights, and a bit a weight that says which."""
+        """fp32 values; sparse: half of the weights, and a bit per weight that says which."""
         return 4 * self.rest + (4 * self.weights if dense else 2 * self.weights + self.weights / 8)
 
 
@@ -97,7 +97,7 @@ class Settings:
         known("messages", self.messages, MESSAGES)
 
     def max_waits_of(self, degree: int) -> tuple[int | None, ...]:
-        """Those that make a difference at this degree; the ones asked for if none does."""
+        """Return the bounds that make a difference at this degree; those asked for if none does."""
         return tuple(n for n in self.max_waits if n is None or n <= degree) or self.max_waits
 
     def topologies(self) -> list[Topology]:
@@ -316,11 +316,11 @@ def numbers(name: str, text: str) -> tuple[int, ...]:
 
 
 def numbers_or_all(name: str, text: str) -> tuple[int | None, ...]:
-    """The same, with None for "all"."""
+    """Return the numbers of "1,2,all", with None for "all"."""
     parts = [part.strip() for part in text.split(",")]
     return tuple(None if part == "all" else numbers(name, part)[0] for part in parts)
 
 
 def console() -> Console:
-    """As wide as the terminal; wide enough for the table where there is none."""
+    """Return a console as wide as the terminal, or wide enough for the table if there is none."""
     return Console() if sys.stdout.isatty() else Console(width=120)

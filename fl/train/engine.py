@@ -1,6 +1,6 @@
 """A network into which models are loaded, one after the other, and what training does with it.
 
-Everything about the network is in here: who trains asks for steps, gradients and predictions. How models are
+Everything about the network is in here: a turn asks for steps, gradients and predictions. How models are
 loaded, how gradients are masked and how a step is taken is in fl/train/layers.py and fl/train/dense.py.
 """
 
@@ -63,7 +63,7 @@ class Engine(ABC):
             return self._net.eval()(x).argmax(1)
 
     def parameters_of(self, model: se.Model) -> list[Tensor]:
-        """Those of `model`, as the network has them. It holds `model` afterwards."""
+        """Return the parameters of `model`, as the network has them. It holds `model` afterwards."""
         self.load(model)
         return [p.detach().clone() for p in self._trained()]
 

@@ -1,4 +1,4 @@
-"""The seam between algorithms and training: who trains clients (Trainer), and one client's turn (Turn).
+"""The seam between algorithms and training: what trains clients (Trainer), and one client's turn (Turn).
 
     turn = trainer.turn(k, t, start)
     report = train_and_test(turn, local)

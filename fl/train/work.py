@@ -1,4 +1,4 @@
-"""Work for many clients, and who has it done (Executor)."""
+"""Work for many clients, and what runs it (Executor)."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Generic, NamedTuple, Protocol, TypeVar

@@ -61,7 +61,7 @@ def full(segments: Segments | Sequence[int], device: torch.device | str = "cpu")
 
 
 def to(bitmap: Bitmap, device: torch.device) -> Bitmap:
-    """The same on `device`; itself where it is there already."""
+    """Return the bitmap on `device`; itself if it is there already."""
     return bitmap if bitmap.words.device == device else make(bitmap.words.to(device), bitmap.segments)
 
 

@@ -99,7 +99,7 @@ def batch_norm(
     if running_mean is None and not training:
         raise ValueError("expected running_mean and running_var when not training, got None")
     if training and x.numel() <= x.shape[0]:
-        raise ValueError(f"expected more than one value a channel when training, got {tuple(x.shape)}")
+        raise ValueError(f"expected more than one value per channel when training, got {tuple(x.shape)}")
     mean = x.new_empty(x.shape[0])
     out = Normed(memory.empty(x.shape, x), mean, torch.empty_like(mean))
     running = running_mean, running_var, float(momentum)

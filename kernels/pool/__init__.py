@@ -38,7 +38,7 @@ class Window:
 
     @classmethod
     def of(cls, kernel: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0) -> "Window":
-        """As torch's layers take them: one number for both axes, the stride by default the kernel."""
+        """Return the window of torch's arguments: one number for both axes; stride None: the kernel."""
         return cls(_pair(kernel), _pair(kernel if stride is None else stride), _pair(padding))
 
     @property

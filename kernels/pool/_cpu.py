@@ -55,7 +55,7 @@ def _axes(window: Window | None) -> list[tuple[int, int, int]]:
 
 
 def _index(index: Tensor) -> tuple[int, int]:
-    """As bytes, or as words"""
+    """Return the addresses of an index of bytes and of one of words; 0 for the one that it is not."""
     if index.dtype == torch.uint8:
         return pointer(index, torch.uint8), 0
     return 0, pointer(index, torch.int32)

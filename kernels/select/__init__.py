@@ -51,7 +51,7 @@ def grow(kept: Bitmap, scores: Mapping[int, Tensor], k: Tensor, words: Tensor) -
     checks.dtype(torch.int64, k=k, words=words)
     checks.contiguous(k=k, words=words)
     checks.same_device(kept=kept.words, words=words)
-    checks.length(len(kept.segments), "numbers, one a tensor", k=k)
+    checks.length(len(kept.segments), "numbers, one per tensor", k=k)
     checks.length(kept.segments.num_words, "words", words=words)
     wanted = k.tolist()
     for i, x in scores.items():

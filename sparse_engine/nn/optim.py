@@ -17,7 +17,7 @@ from sparsefl.kernels.masked_sgd import masked_sgd_
 
 
 class SparseSGD(Optimizer):
-    """As torch.optim.SGD, with `max_norm` to clip the gradient's norm over all parameters.
+    """Like torch.optim.SGD, with `max_norm` to clip the gradient's norm over all parameters.
 
     net           a network, sparse or dense; its parameters that need gradients are trained
     lr            learning rate

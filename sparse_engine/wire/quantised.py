@@ -39,7 +39,7 @@ _START, _HEADER = 8, Struct("<4sBBHQQ")
 def levels(bits: int) -> int:
     """Return L: codes run from -L to L."""
     if bits not in BITS:
-        raise ValueError(f"expected from {BITS[0]} to {BITS[-1]} bits a number, got {bits}")
+        raise ValueError(f"expected from {BITS[0]} to {BITS[-1]} bits per number, got {bits}")
     return 2 ** (bits - 1) - 1
 
 

@@ -241,7 +241,7 @@ def test_bad_input_is_refused():
         norm.batch_norm(x, gamma, beta, torch.zeros(6))
     with pytest.raises(ValueError, match="when not training, got None"):
         norm.batch_norm(x, training=False)
-    with pytest.raises(ValueError, match="more than one value a channel"):
+    with pytest.raises(ValueError, match="more than one value per channel"):
         norm.batch_norm(torch.ones(3, 1, 1, 1))
     with pytest.raises(ValueError, match="torch.float32 or torch.float64"):
         norm.group_norm(x.half(), 3)

@@ -1,7 +1,7 @@
 // The last axis of a batch-last tensor, as vectors: a row of columns is taken up to four vectors at a time. Where the
 // columns are no multiple of the lanes, the last vector overlaps the one before it and both compute the same; fewer
 // columns than lanes go one by one. Nothing beyond the row is read or written. What is summed up over rows is kept in
-// slots, one a lane, so that nothing counts twice; `compact` makes columns of them.
+// slots, one per lane, so that nothing counts twice; `compact` makes columns of them.
 #pragma once
 #include "core/simd.h"
 

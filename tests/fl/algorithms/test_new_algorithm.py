@@ -51,7 +51,7 @@ def test_it_runs_like_the_others(tenth, tiny, tmp_path, same_results):
 
     rounds, clients = (read_jsonl(tmp_path / "whole" / name) for name in (METRICS, CLIENTS))
     assert len(rounds) == 3 and len(clients) == 3 * 4 and summary["algorithm"] == "tenth"
-    assert rounds[1]["bytes_total"] < 0.3 * rounds[1]["bytes_total_dense"]  # 8 bits a number
+    assert rounds[1]["bytes_total"] < 0.3 * rounds[1]["bytes_total_dense"]  # 8 bits per number
     assert rounds[-1]["loss"] < rounds[0]["loss"]
 
 
