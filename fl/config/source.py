@@ -26,6 +26,7 @@ NONE = "none"
 _DEEPEST = 5  # tables in tables; there are three
 _MOST_BYTES = 1 << 20  # of a file; those of runs have 3,000
 _NAMING = (("data.name", "digits"), ("algorithm", "da_dpfl"))  # and their defaults
+_DESCRIBED = ("data.name", "model.name", "num_clients")  # what descriptions tell of
 _DEFAULT_NAME = "run"
 FREE = ("model.options",)  # tables with any keys: one value, as far as their origin goes
 _LONGEST_PART = 30  # letters that a data set or an algorithm adds to the name
@@ -76,9 +77,13 @@ class Source:
 
     @contextmanager
     def renamed(self) -> Iterator[None]:
-        """Adds the data set and the algorithm to the name, where the block changes them but not the name."""
+        """Adds the data set and the algorithm to the name, where the block changes them but not the name; and
+        takes the description away, where the block changes what it describes but not the description."""
         name, before = self.tree.get("name", _DEFAULT_NAME), _naming(self.tree)
+        described, text = _at(self.tree, _DESCRIBED), self.tree.get("description")
         yield
+        if _at(self.tree, _DESCRIBED) != described and self.tree.get("description") == text:
+            self.tree.pop("description", None)
         now = _naming(self.tree)
         added = [_short(new) for old, new in zip(before, now, strict=True) if new != old]
         if added and self.tree.get("name", _DEFAULT_NAME) == name and isinstance(name, str):
@@ -209,9 +214,18 @@ def _is_text(given: str) -> bool:
 
 def _naming(tree: Mapping[str, Any]) -> list[Any]:
     """What the name of a run says beside its own."""
-    data = tree.get("data")
-    values = {"data.name": data.get("name") if isinstance(data, dict) else None, **tree}
-    return [values.get(key) or default for key, default in _NAMING]
+    values = _at(tree, [key for key, _ in _NAMING])
+    return [value or default for value, (_, default) in zip(values, _NAMING, strict=True)]
+
+
+def _at(tree: Mapping[str, Any], keys: Iterable[str]) -> list[Any]:
+    """The values of keys with at most one dot; None where there is none."""
+    found = []
+    for key in keys:
+        section, _, last = key.rpartition(".")
+        table = tree.get(section) if section else tree
+        found.append(table.get(last) if isinstance(table, Mapping) else None)
+    return found
 
 
 def is_path(name: str) -> bool:

@@ -37,6 +37,8 @@ class Own:
                 shown = _NAMED.format(shown + _DIVIDED)
             root = cfg.data.root if self.data is None else None
             changes["data"] = cfg.data.model_copy(update={"name": shown, "root": root})
+        if changes:
+            changes["description"] = ""  # of what was there before
         return cfg.model_copy(update=changes)
 
     def check_changes(self, keys: Iterable[str]) -> None:

@@ -332,3 +332,12 @@ def test_a_file_adds_to_the_name_that_it_inherits(tmp_path):
 
 def test_a_quoted_none_is_a_string():
     assert config.load("demo", ['name="none"']).name == "none"
+
+
+def test_a_description_goes_with_what_it_describes(tmp_path):
+    assert config.load("demo", ["training.lr=0.5"]).description == config.load("demo").description != ""
+    for change in ("data.name=cifar10", "model.name=mlp", "num_clients=4"):
+        assert config.load("demo", [change]).description == ""
+    assert config.load("demo", ["num_clients=4", "description=four"]).description == "four"
+    (tmp_path / "mine.toml").write_text('extends = "demo"\nnum_clients = 4\n')
+    assert config.load(tmp_path / "mine.toml").description == ""

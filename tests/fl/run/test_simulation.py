@@ -142,6 +142,7 @@ def test_own_network_and_own_arrays_learn(arrays):
     result = fl.run("demo", network=Net, data=arrays, set=SMALL | {"training.epochs": 3}, workers=2)
     assert result.metrics["accuracy_mean"][-1] > 0.8
     assert result.config.model.name == "<Net>" and result.config.model.width is None
+    assert result.config.description == ""  # the preset's, of other data
     assert sum(x.numel() for x in result.network(0).parameters()) == 4 * 9 + 4 + 3 * 4 * 36 + 3
     again = fl.run("demo", network=Net, data=tuple(map(torch.from_numpy, arrays)),
                    set=[f"{k}={v}" for k, v in (SMALL | {"training.epochs": 3}).items() if v is not None],
