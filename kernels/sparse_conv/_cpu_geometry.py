@@ -114,13 +114,14 @@ def tap_bytes(kernel: tuple[int, int], planes: Planes, axes: Sequence[Axis]) -> 
 
 def channels_in_l1(planes: Planes, at: np.ndarray) -> int:
     """Input channels whose part under a tile fits into L1; `at`: `tap_bytes`."""
-    tile = extension().conv_tile()
-    segments = len(np.unique(at[at >= 0] // (4 * planes.columns * planes.lanes))) or 1
-    beyond = (planes.columns - tile // planes.lanes) % (tile // planes.lanes) * planes.lanes
-    return max(1, L1 // (4 * segments * (tile + beyond)))
+    used = at[at >= 0]
+    segments = len(np.unique(used // (4 * planes.columns * planes.lanes))) or 1
+    columns = used // (4 * planes.lanes) % planes.columns
+    beyond = planes.lanes * int(np.ptp(columns)) if len(used) else 0
+    part = min(extension().conv_tile() + beyond, planes.columns * planes.lanes)
+    return max(1, L1 // (4 * segments * part))
 
 
 def tiles_together(width: int, planes: Planes) -> int:
-    """Tiles of a row that the dense weight gradient takes at once."""
-    across = ceil(width * planes.lanes / extension().conv_tile())
-    return next(n for n in (4, 2, 1) if across % n == 0)
+    """Tiles of a row that the dense weight gradient takes at once, at most."""
+    return min(4, ceil(width * planes.lanes / extension().conv_tile()))

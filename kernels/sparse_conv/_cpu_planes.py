@@ -75,13 +75,14 @@ def make_planes(
     height, width, batch = size
     top, left = (max(pair[i].before for pair in axes) for i in (0, 1))
     below, right = (max(pair[i].after for pair in axes) for i in (0, 1))
+    lanes = lanes or choose_lanes(grid[1], batch)
     tile = extension().conv_tile()
-    lanes = lanes or choose_lanes(tile, grid[1], batch)
-    positions = tile // lanes
     rows = grid[0] + top + below
-    columns = ceil(grid[1] / positions) * positions + left + right
-    segment = ceil((positions + left + right) * lanes / LINE)
-    plane = _spread(ceil(rows * columns * lanes / LINE), columns * lanes // LINE, top + below + 1, segment)
+    columns = grid[1] + left + right
+    segment = ceil((min(tile // lanes, grid[1]) + left + right) * lanes / LINE)
+    beyond = LINE if lanes < LINE else 0  # the last vector of a row may end after the row
+    lines = ceil((rows * columns * lanes + beyond) / LINE)
+    plane = _spread(lines, columns * lanes // LINE, top + below + 1, segment)
     planes = Planes(
         channels,
         height,
@@ -102,10 +103,18 @@ def make_planes(
     return planes
 
 
-def choose_lanes(tile: int, width: int, batch: int) -> int:
-    """The batch columns side by side that need the fewest tiles; of equals, the nearest to a cache line."""
-    options = [lanes for lanes in (LINE, 8, 32, 64, 128) if lanes <= tile]
-    return min(options, key=lambda lanes: ceil(batch / lanes) * ceil(width / (tile // lanes)))
+def choose_lanes(width: int, batch: int) -> int:
+    """The batch columns side by side that need the fewest vectors; of equals, for one position the most, else
+    the batch, or the nearest to a cache line. Vectors that begin within a line cost half as much again."""
+    vector = extension().conv_vector()
+
+    def cost(lanes: int) -> tuple[float, int]:
+        whole, rest = divmod(batch, lanes)
+        ends = [lanes] * whole + [rest] * (rest > 0)  # batch columns of the last position, by chunks
+        vectors = sum(ceil(((width - 1) * lanes + n) / vector) for n in ends)
+        return vectors * (1.5 if lanes < vector else 1), len(ends) if width == 1 else lanes != batch
+
+    return min((n for n in (LINE, 8, 32, 64, 128, 256) if n <= extension().conv_tile()), key=cost)
 
 
 def _spread(lines: int, row: int, rows: int, segment: int) -> int:

@@ -6,8 +6,8 @@ from helpers import assert_close, random_bitmap, variants
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparsefl.kernels import memory, use_backend, use_threads
 from sparsefl.kernels import sparse_conv as sc
-from sparsefl.kernels import use_backend, use_threads
 from sparsefl.kernels.sparse_conv import _cpu_plan as plan
 from sparsefl.kernels.sparse_conv._cpu_sweep import FEW_LINEAR, Sweep
 
@@ -31,6 +31,12 @@ def run(conv, values, x, dy, bias, kernel=None):
     }
 
 
+def spoil_idle_memory():
+    """What is read before it is written, or beyond what is there, shows up in the result."""
+    for size in (1 << 20, 1 << 14, 1 << 8):
+        memory.empty((size,), torch.empty(0)).fill_(float("nan"))
+
+
 def compare(conv, height, width, batch, threads=1):
     """All kernels that can run it, on all instruction sets."""
     given = case(conv, height, width, batch)
@@ -42,6 +48,7 @@ def compare(conv, height, width, batch, threads=1):
         for kernel in sc.candidates(conv):
             # Winograd's transforms add numbers up to 100 times the result: 1e-4
             allowed = 1e-4 / (4 * torch.finfo(torch.float32).eps) if kernel == "winograd" else terms
+            spoil_idle_memory()
             with use_backend(variant), use_threads(threads):
                 for name, found in run(conv, *given, kernel).items():
                     scale = sizes[name].max().item() if found.numel() else 1.0
@@ -60,8 +67,16 @@ def test_3x3_matches_dense_torch(batch, density):
 
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 2), (4, 4), (5, 3), (8, 32)])
-def test_image_sizes(size):
-    compare(make(9, 40, (3, 3), 0.3, padding=(1, 1)), *size, batch=32)
+@pytest.mark.parametrize("batch", [8, 32])
+def test_image_sizes(size, batch):
+    compare(make(9, 40, (3, 3), 0.3, padding=(1, 1)), *size, batch)
+
+
+@pytest.mark.parametrize("batch", [1, 3, 18, 32])
+@pytest.mark.parametrize("shape", [(6, 1, 28, 2), (16, 6, 14, 0)], ids=["first", "second"])
+def test_layers_of_lenet5(shape, batch):
+    out, into, size, padding = shape
+    compare(make(out, into, (5, 5), 0.4, padding=(padding, padding)), size, size, batch)
 
 
 def test_a_winograd_gradient_of_several_passes():
@@ -100,7 +115,7 @@ def test_a_kernel_that_does_not_fit_is_refused():
         sc.forward(conv, values, x, kernel="winograd")
 
 
-@pytest.mark.parametrize("batch", [1, 5, 9, 20, 32, 60, 64, 128])
+@pytest.mark.parametrize("batch", [1, 5, 9, 20, 32, 40, 60, 64, 128, 200])
 def test_a_linear_layer_is_a_1x1_convolution(batch):
     compare(make(30, 300, (1, 1), 0.2), 1, 1, batch)
 

@@ -38,57 +38,122 @@ static inline const float* moved(const float* x, uint32_t bytes) {
   return reinterpret_cast<const float*>(reinterpret_cast<const char*>(x) + bytes);
 }
 
-// The kernels are made for V vectors of a tile: 8, or fewer for images that are narrower. Then neighbouring weights
-// have sums of their own, for it takes eight to hide the latency of a multiply-add.
+// The kernels are made for V vectors of a tile. With few, neighbouring weights have sums of their own, for it takes
+// eight to hide the latency of a multiply-add.
 template <int V> static inline void axpy(vf (&sum)[V], vf w, const float* x) {
   SPARSE_UNROLL
   for (int r = 0; r < V; r++) sum[r] += w * load(x + r * W);
 }
 
-// sums += n weights of one row, each times its shifted input.
-template <int V> void accumulate(const float* x, const uint32_t* offsets, const float* weights, int n, float* sums) {
-  constexpr int SETS = V >= R ? 1 : V == 4 ? 2 : 4;
-  vf sum[SETS][V] = {};
+// sum += n weights of one row, each times its shifted input.
+template <int V>
+static inline void accumulate(const float* x, const uint32_t* offsets, const float* weights, int n, vf (&sum)[V]) {
+  constexpr int SETS = V >= 7 ? 1 : V >= 4 ? 2 : 4;
+  vf sums[SETS][V] = {};
   SPARSE_UNROLL
-  for (int r = 0; r < V; r++) sum[0][r] = load(sums + r * W);
+  for (int r = 0; r < V; r++) sums[0][r] = sum[r];
   for (; n >= 4; n -= 4, offsets += 4, weights += 4) {
     const Four from(x, offsets);
     const Weights w(weights);
-    axpy(sum[0], w.get<0>(), from.at[0]);
-    axpy(sum[1 % SETS], w.get<1>(), from.at[1]);
-    axpy(sum[2 % SETS], w.get<2>(), from.at[2]);
-    axpy(sum[3 % SETS], w.get<3>(), from.at[3]);
+    axpy(sums[0], w.get<0>(), from.at[0]);
+    axpy(sums[1 % SETS], w.get<1>(), from.at[1]);
+    axpy(sums[2 % SETS], w.get<2>(), from.at[2]);
+    axpy(sums[3 % SETS], w.get<3>(), from.at[3]);
   }
-  for (; n > 0; n--, offsets++, weights++) axpy(sum[0], splat(*weights), moved(x, *offsets));
+  for (; n > 0; n--, offsets++, weights++) axpy(sums[0], splat(*weights), moved(x, *offsets));
   SPARSE_UNROLL
   for (int r = 0; r < V; r++) {
-    vf total = sum[0][r];
+    sum[r] = sums[0][r];
     SPARSE_UNROLL
-    for (int k = 1; k < SETS; k++) total += sum[k][r];
-    store(sums + r * W, total);
+    for (int k = 1; k < SETS; k++) sum[r] += sums[k][r];
+  }
+}
+
+template <int V> static inline void put(const vf (&v)[V], float* to) {
+  SPARSE_UNROLL
+  for (int r = 0; r < V; r++) store(to + r * W, v[r]);
+}
+template <int V> static inline void put(const vf (&v)[V], float* to, const int64_t* at) {
+  SPARSE_UNROLL
+  for (int r = 0; r < V; r++) store(to + at[r], v[r]);
+}
+
+// A pass: what apply and gradient know of it.
+struct Pass {
+  const Tiles& tiles;
+  const ConvWeights& w;
+  const int32_t* at;
+  Pass(const Tiles& tiles, const ConvWeights& w) : tiles(tiles), w(w), at(w.at ? w.at : w.starts) {}
+};
+
+// The outputs of a tile whose rows have one visit each: sums stay in registers.
+template <int V>
+void apply_once(const Pass& p, const Tiles::Tile& tile, const float* x, const float* weights, const float* bias,
+                float* y, float*) {
+  const ConvWeights& w = p.w;
+  const bool plain = p.tiles.plain(tile);
+  float vectors[V * W];
+  for (int64_t k = 0; k < w.visits; k++) {
+    const int32_t first = w.starts[k], row = w.order[k];
+    float* to = y + row * p.tiles.y.plane_size;
+    vf sum[V];
+    SPARSE_UNROLL
+    for (int r = 0; r < V; r++) sum[r] = splat(bias ? bias[row] : 0.0f);
+    accumulate<V>(x + tile.input, w.offsets + first, weights + p.at[k], w.starts[k + 1] - first, sum);
+    if (plain) {
+      put(sum, to + tile.output, p.tiles.at);
+    } else {
+      put(sum, vectors);
+      give(p.tiles, tile, vectors, to);
+    }
+  }
+}
+
+// The outputs of a tile by way of sums [rows][TILE].
+template <int V>
+void apply_blocks(const Pass& p, const Tiles::Tile& tile, const float* x, const float* weights, const float* bias,
+                  float* y, float* sums) {
+  const ConvWeights& w = p.w;
+  const bool plain = p.tiles.plain(tile);
+  for (int64_t o = 0; o < w.rows; o++) {
+    const vf start = splat(bias ? bias[o] : 0.0f);
+    SPARSE_UNROLL
+    for (int r = 0; r < V; r++) store(sums + o * TILE + r * W, start);
+  }
+  for (int64_t k = 0; k < w.visits; k++) {
+    const int32_t first = w.starts[k], n = w.starts[k + 1] - first;
+    if (!n) continue;
+    float* at = sums + w.order[k] * TILE;
+    vf sum[V];
+    SPARSE_UNROLL
+    for (int r = 0; r < V; r++) sum[r] = load(at + r * W);
+    accumulate<V>(x + tile.input, w.offsets + first, weights + p.at[k], n, sum);
+    put(sum, at);
+  }
+  for (int64_t o = 0; o < w.rows; o++) {
+    const float* from = sums + o * TILE;
+    float* to = y + o * p.tiles.y.plane_size;
+    if (plain)
+      for (int r = 0; r < V; r++) store(to + tile.output + p.tiles.at[r], load(from + r * W));
+    else
+      give(p.tiles, tile, from, to);
   }
 }
 
 template <int V> static inline vf dot(const vf (&d)[V], const float* x) {
-  vf a = d[0] * load(x), b = {};
+  constexpr int CHAINS = V > 4 ? 2 : 1;
+  vf sum[2] = {d[0] * load(x)};
   SPARSE_UNROLL
-  for (int r = 1; r < V; r++) {
-    if (r % 2)
-      b += d[r] * load(x + r * W);
-    else
-      a += d[r] * load(x + r * W);
-  }
-  return a + b;
+  for (int r = 1; r < V; r++) sum[r % CHAINS] += d[r] * load(x + r * W);
+  return CHAINS > 1 ? sum[0] + sum[1] : sum[0];
 }
 
 // gradients += for n weights of one row, the output gradient (a tile) times their shifted input; or = in the first
 // tile.
 template <int V>
-void correlate(const float* x, const uint32_t* offsets, const float* dy, int n, bool first, float* gradients) {
+static inline void correlate(const float* x, const uint32_t* offsets, const vf (&d)[V], int n, bool first,
+                             float* gradients) {
   const float zero[4] = {};
-  vf d[V];
-  SPARSE_UNROLL
-  for (int r = 0; r < V; r++) d[r] = load(dy + r * W);
   for (; n >= 4; n -= 4, offsets += 4, gradients += 4) {
     const Four from(x, offsets);
     const vf sums[4] = {dot(d, from.at[0]), dot(d, from.at[1]), dot(d, from.at[2]), dot(d, from.at[3])};
@@ -96,18 +161,6 @@ void correlate(const float* x, const uint32_t* offsets, const float* dy, int n, 
   }
   for (; n > 0; n--, offsets++, gradients++)
     *gradients = (first ? 0.0f : *gradients) + sum_lanes(dot(d, moved(x, *offsets)));
-}
-
-template <int V>
-void apply(const ConvPlanes& planes, const ConvWeights& w, const ConvOutput& out, const float* x, const float* weights,
-           const float* bias, float* y, int threads) {
-  const int32_t* at = w.at ? w.at : w.starts;
-  apply_tiles(planes, out, w.rows, x, bias, y, threads, [&](const float* from, float* sums) {
-    for (int64_t k = 0; k < w.visits; k++) {
-      const int32_t first = w.starts[k], n = w.starts[k + 1] - first;
-      if (n) accumulate<V>(from, w.offsets + first, weights + at[k], n, sums + w.order[k] * TILE);
-    }
-  });
 }
 
 // x of n weights of one row, each at its offset, += the weight times d.
@@ -134,8 +187,9 @@ void scatter_block(const ConvPlanes& p, const ConvWeights& w, int64_t block, int
                    const float* weights, float* dx) {
   const int32_t* at = w.at ? w.at : w.starts;
   const int64_t first = b * block, channels = smaller(block, p.channels - first), blocks = w.visits / w.rows;
-  const Scratch<float> memory(channels * p.plane_size, "a block of a linear layer's input gradients");
-  float* x = memory;
+  const bool direct = p.plane_size == p.batch && p.batch % W == 0;
+  const Scratch<float> memory(direct ? 0 : channels * p.plane_size, "a block of a linear layer's input gradients");
+  float* x = direct ? dx + first * p.batch : memory;
   memset(x, 0, channels * p.plane_size * sizeof(float));
   float* base = x - first * p.plane_size;
   for (int64_t row = 0; row < w.rows; row += group) {
@@ -148,32 +202,48 @@ void scatter_block(const ConvPlanes& p, const ConvWeights& w, int64_t block, int
       spread<V>(w.offsets + start, weights + at[k], n, d, base);
     }
   }
-  for (int64_t c = 0; c < channels; c++) copy(dx + (first + c) * p.batch, x + c * p.plane_size, p.batch);
+  for (int64_t c = 0; c < channels && !direct; c++) copy(dx + (first + c) * p.batch, x + c * p.plane_size, p.batch);
 }
 
+// The weight gradients of visits lo to hi of a tile. dy: the output gradients under it, of `row_size` floats a row,
+// whose vectors are at `at`.
 template <int V>
-void gradient(const ConvPlanes& planes, const ConvWeights& w, const ConvOutput& out, const float* x, const float* dy,
-              float* gradients, int threads) {
-  const int64_t all = w.starts[w.visits];
-  const int32_t* at = w.at ? w.at : w.starts;
-  // A thread has a share of the weights and goes through all tiles: every sum has one order whatever the thread count.
-  const int64_t shares = threads < w.visits ? (threads > 1 ? threads : 1) : w.visits;
-  parallel_for(shares, threads, [&](int64_t share) {
-    int64_t lo = 0, hi = 0;
-    while (lo < w.visits && w.starts[lo] < all * share / shares) lo++;
-    while (hi < w.visits && w.starts[hi] < all * (share + 1) / shares) hi++;
-    gradient_tiles(planes, out, w.rows, 1, x, dy, [&](const float* from, const float* tile, bool start) {
-      for (int64_t k = lo; k < hi; k++) {
-        const int32_t first = w.starts[k], n = w.starts[k + 1] - first;
-        if (n) correlate<V>(from, w.offsets + first, tile + w.order[k] * TILE, n, start, gradients + at[k]);
-      }
-    });
-  });
+void gradient_tile(const Pass& p, int64_t lo, int64_t hi, const float* x, const float* dy, int64_t row_size,
+                   const int64_t* at, bool first, float* gradients) {
+  const ConvWeights& w = p.w;
+  for (int64_t k = lo; k < hi; k++) {
+    const int32_t start = w.starts[k], n = w.starts[k + 1] - start;
+    const float* row = dy + w.order[k] * row_size;
+    vf d[V];
+    SPARSE_UNROLL
+    for (int r = 0; r < V; r++) d[r] = load(row + at[r]);
+    correlate<V>(x, w.offsets + start, d, n, first, gradients + p.at[k]);
+  }
+}
+
+// The weight gradients of visits lo to hi, tile after tile.
+void gradient(const Pass& p, int64_t lo, int64_t hi, const float* x, const float* dy, float* gradients) {
+  constexpr decltype(&gradient_tile<1>) RUN[] = SPARSE_KERNELS(gradient_tile);
+  const Tiles& tiles = p.tiles;
+  const Scratch<float> memory(p.w.rows * TILE, "a tile of a convolution's output gradients");
+  float* vectors = memory;
+  int64_t together[R];
+  for (int r = 0; r < R; r++) together[r] = r * W;
+  for (int64_t i = 0; i < tiles.count; i++) {
+    const Tiles::Tile tile = tiles[i];
+    const bool plain = tiles.plain(tile);
+    if (!plain)
+      for (int64_t o = 0; o < p.w.rows; o++) take(tiles, tile, dy + o * tiles.y.plane_size, vectors + o * TILE);
+    RUN[tile.vectors - 1](p, lo, hi, x + tile.input, plain ? dy + tile.output : vectors,
+                          plain ? tiles.y.plane_size : TILE, plain ? tiles.at : together, i == 0, gradients);
+  }
 }
 
 }  // namespace
 
 int conv_tile() { return TILE; }
+
+int conv_vector() { return W; }
 
 void conv_planes(ConvPlanes p, const float* x, float* out, int threads) {
   parallel_for(p.chunks * p.channels, threads, [&](int64_t i) {
@@ -211,27 +281,41 @@ void conv_planes(ConvPlanes p, const float* x, float* out, int threads) {
 
 void conv_apply(ConvPlanes planes, ConvWeights w, ConvOutput out, const float* x, const float* weights,
                 const float* bias, float* y, int threads) {
-  const int vectors = Tiles(planes, out).vectors();
-  const auto run = vectors == 1 ? apply<1> : vectors == 2 ? apply<2> : vectors == 4 ? apply<4> : apply<R>;
-  run(planes, w, out, x, weights, bias, y, threads);
+  constexpr decltype(&apply_once<1>) ONCE[] = SPARSE_KERNELS(apply_once), BLOCKS[] = SPARSE_KERNELS(apply_blocks);
+  const Tiles tiles(planes, out);
+  const Pass pass(tiles, w);
+  const bool once = w.visits == w.rows;
+  share_tiles(tiles.count, threads, [&](int64_t first, int64_t last) {
+    const Scratch<float> sums(once ? 0 : w.rows * TILE, "the sums of a tile of a convolution");
+    for (int64_t i = first; i < last; i++) {
+      const Tiles::Tile tile = tiles[i];
+      (once ? ONCE : BLOCKS)[tile.vectors - 1](pass, tile, x, weights, bias, y, sums);
+    }
+  });
 }
 
 // dx [channels][batch] of a linear layer whose batch is within a tile.
 void conv_scatter(ConvPlanes planes, ConvWeights w, int64_t block, int64_t group, const float* dy, const float* weights,
                   float* dx, int threads) {
-  const int64_t vectors = (planes.batch + W - 1) / W;
-  const auto run = vectors <= 1   ? scatter_block<1>
-                   : vectors <= 2 ? scatter_block<2>
-                   : vectors <= 4 ? scatter_block<4>
-                                  : scatter_block<R>;
+  constexpr decltype(&scatter_block<1>) RUN[] = SPARSE_KERNELS(scatter_block);
+  const auto run = RUN[(planes.batch + W - 1) / W - 1];
   parallel_for(w.visits / w.rows, threads, [&](int64_t b) { run(planes, w, block, group, b, dy, weights, dx); });
 }
 
 void conv_gradient(ConvPlanes planes, ConvWeights w, ConvOutput out, const float* x, const float* dy, float* gradients,
                    int threads) {
-  const int vectors = Tiles(planes, out).vectors();
-  const auto run = vectors == 1 ? gradient<1> : vectors == 2 ? gradient<2> : vectors == 4 ? gradient<4> : gradient<R>;
-  run(planes, w, out, x, dy, gradients, threads);
+  const Tiles tiles(planes, out);
+  const Pass pass(tiles, w);
+  // A thread has a share of the weights and goes through all tiles: every sum has one order whatever the thread count.
+  const int64_t all = w.starts[w.visits], shares = threads > 1 ? smaller(threads, w.visits) : 1;
+  parallel_for(shares, threads, [&](int64_t share) {
+    const auto first = [&](int64_t share) {
+      int64_t k = 0;
+      while (k < w.visits && w.starts[k] < all * share / shares) k++;
+      return k;
+    };
+    gradient(pass, first(share), first(share + 1), x, dy, gradients);
+  });
 }
 
 }  // namespace SPARSE_ISA

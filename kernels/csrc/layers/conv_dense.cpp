@@ -1,109 +1,180 @@
 // Convolution with a full weight, in the same tiles and planes as the sparse one: for layers that masks leave dense (or
-// nearly so), without a change of layout. Three output channels share the loads of an input: 12 multiply-adds for 4
-// vectors of input and 3 weights, so the loads no longer bind. The weight gradient takes 3 channels and 4 taps at a
-// time over up to 4 tiles of a row, so that the sums over lanes cost little.
+// nearly so), without a change of layout. Some output channels share the loads of an input, and four vectors of input
+// those of a weight: 3 x 4, or 6 x 4 where there are 32 registers, so that the loads no longer bind. The weight
+// gradient takes as many channels and 4 taps over a run of outputs, so that the sums over lanes cost little.
 #include "layers/conv_tiles.h"
 
 namespace SPARSE_ISA {
 namespace {
 
-constexpr int ROWS = 3, HALF = R / 2, TAPS = 4;
+constexpr int THREE = 3, PART = 4, TAPS = 4;
+constexpr int GROUPS = SPARSE_LANES == 16 ? 2 : 1;  // of three rows
+constexpr int ROWS = GROUPS * THREE;
 
-// sums [ROWS][TILE] += weights [n][ROWS] times the inputs at n offsets; of a tile, the first `used` floats.
-void accumulate(const float* x, const uint32_t* offsets, int64_t n, const float* weights, int used, float* sums) {
-  for (int half = 0; half < used; half += HALF * W) {
-    vf sum[ROWS][HALF];
+// P vectors of G groups of three rows, over n taps.
+struct Step {
+  const float* x;
+  const uint32_t* offsets;
+  int64_t n;
+  const float* weights;  // [G][taps][3]
+  int64_t group_size;    // floats from group to group of the weights
+  int64_t rows;          // that exist
+  const float* bias;     // start: these, or (null) sums
+  const float* sums;
+  int64_t sums_size;  // from row to row
+  float* to;
+  int64_t to_size;
+  const int64_t* at;  // where the vectors go
+};
+
+template <int G, int P> void accumulate(const Step& s) {
+  vf sum[G * THREE][P];
+  SPARSE_UNROLL
+  for (int k = 0; k < G * THREE; k++) SPARSE_UNROLL
+  for (int r = 0; r < P; r++)
+    sum[k][r] = k >= s.rows ? vf{} : s.bias ? splat(s.bias[k]) : load(s.sums + k * s.sums_size + r * W);
+  const float* w = s.weights;
+  for (int64_t t = 0; t < s.n; t++, w += THREE) {
+    const float* p = reinterpret_cast<const float*>(reinterpret_cast<const char*>(s.x) + s.offsets[t]);
+    vf weight[G * THREE];
     SPARSE_UNROLL
-    for (int k = 0; k < ROWS; k++) SPARSE_UNROLL
-    for (int r = 0; r < HALF; r++) sum[k][r] = load(sums + k * TILE + half + r * W);
-    const char* from = reinterpret_cast<const char*>(x + half);
-    const float* w = weights;
-    for (int64_t t = 0; t < n; t++, w += ROWS) {
-      const float* p = reinterpret_cast<const float*>(from + offsets[t]);
-      const vf w0 = splat(w[0]), w1 = splat(w[1]), w2 = splat(w[2]);
+    for (int k = 0; k < G * THREE; k++) weight[k] = splat(w[k / THREE * s.group_size + k % THREE]);
+    SPARSE_UNROLL
+    for (int r = 0; r < P; r++) {
+      const vf v = load(p + r * W);
       SPARSE_UNROLL
-      for (int r = 0; r < HALF; r++) {
-        const vf v = load(p + r * W);
-        sum[0][r] += w0 * v;
-        sum[1][r] += w1 * v;
-        sum[2][r] += w2 * v;
-      }
+      for (int k = 0; k < G * THREE; k++) sum[k][r] += weight[k] * v;
     }
-    SPARSE_UNROLL
-    for (int k = 0; k < ROWS; k++) SPARSE_UNROLL
-    for (int r = 0; r < HALF; r++) store(sums + k * TILE + half + r * W, sum[k][r]);
   }
+  SPARSE_UNROLL
+  for (int k = 0; k < G * THREE; k++)
+    if (k < s.rows) {
+      SPARSE_UNROLL
+      for (int r = 0; r < P; r++) store(s.to + k * s.to_size + s.at[r], sum[k][r]);
+    }
 }
 
-// to[k][t] += dy, row k (rows are `run` floats), times the input at offset t, for t < TAPS.
-void correlate(const float* x, const uint32_t* offsets, const float* dy, int64_t run, float* const (&to)[ROWS]) {
-  const char* from = reinterpret_cast<const char*>(x);
-  const float *p0 = reinterpret_cast<const float*>(from + offsets[0]),
-              *p1 = reinterpret_cast<const float*>(from + offsets[1]),
-              *p2 = reinterpret_cast<const float*>(from + offsets[2]),
-              *p3 = reinterpret_cast<const float*>(from + offsets[3]);
-  vf a[TAPS] = {}, b[TAPS] = {}, c[TAPS] = {};
-  for (int64_t r = 0; r < run; r += W) {
-    const vf v[TAPS] = {load(p0 + r), load(p1 + r), load(p2 + r), load(p3 + r)};
-    const vf d0 = load(dy + r), d1 = load(dy + run + r), d2 = load(dy + 2 * run + r);
+template <int G>
+constexpr decltype(&accumulate<G, 1>) KERNELS[PART] = {accumulate<G, 1>, accumulate<G, 2>, accumulate<G, 3>,
+                                                       accumulate<G, 4>};
+
+// The outputs of a tile, by way of sums [rows][TILE] where the taps are in several blocks or the tile is not plain.
+void apply_tile(const Tiles& tiles, const ConvDense& w, const Tiles::Tile& tile, const float* x, const float* weights,
+                const float* bias, float* y, float* sums) {
+  const int parts = (tile.vectors + PART - 1) / PART;
+  const bool plain = tiles.plain(tile);
+  int64_t together[R];
+  for (int r = 0; r < R; r++) together[r] = r * W;
+  for (int64_t t = 0; t == 0 || t < w.taps; t += w.block) {  // without taps there are still biases
+    const bool direct = plain && t + w.block >= w.taps;
+    for (int64_t o = 0; o < w.rows; o += ROWS)
+      for (int i = 0; i < parts; i++) {
+        const int at = i * tile.vectors / parts, vectors = (i + 1) * tile.vectors / parts - at;
+        Step s{x + tile.input + at * W,
+               w.offsets + t,
+               smaller(w.block, w.taps - t),
+               weights + o * w.taps + t * THREE,
+               THREE * w.taps,
+               w.rows - o,
+               t ? nullptr : bias + o,
+               sums + o * TILE + at * W,
+               TILE,
+               sums + o * TILE,
+               TILE,
+               together + at};
+        if (direct)
+          s.to = y + o * tiles.y.plane_size + tile.output, s.to_size = tiles.y.plane_size, s.at = tiles.at + at;
+        (s.rows > THREE ? KERNELS<GROUPS> : KERNELS<1>)[vectors - 1](s);
+      }
+  }
+  if (!plain)
+    for (int64_t o = 0; o < w.rows; o++) give(tiles, tile, sums + o * TILE, y + o * tiles.y.plane_size);
+}
+
+// to[k][t] += dy of channel k times the input at offset t, over `run` floats, for t < TAPS.
+template <int K>
+void correlate(const float* x, const uint32_t* offsets, const float* const (&dy)[ROWS], int64_t run,
+               float* const (&to)[ROWS]) {
+  const float* p[TAPS];
+  for (int t = 0; t < TAPS; t++) p[t] = reinterpret_cast<const float*>(reinterpret_cast<const char*>(x) + offsets[t]);
+  vf sum[K][TAPS] = {};
+  for (int64_t i = 0; i < run; i += W) {
+    vf d[K];
+    SPARSE_UNROLL
+    for (int k = 0; k < K; k++) d[k] = load(dy[k] + i);
     SPARSE_UNROLL
     for (int t = 0; t < TAPS; t++) {
-      a[t] += d0 * v[t];
-      b[t] += d1 * v[t];
-      c[t] += d2 * v[t];
+      const vf v = load(p[t] + i);
+      SPARSE_UNROLL
+      for (int k = 0; k < K; k++) sum[k][t] += d[k] * v;
     }
   }
-  add_sums(to[0], a);
-  add_sums(to[1], b);
-  add_sums(to[2], c);
+  SPARSE_UNROLL
+  for (int k = 0; k < K; k++) add_sums(to[k], sum[k]);
+}
+
+// gradients of rows lo to hi += those of `run` outputs. dy: theirs, `row_size` floats from channel to channel.
+void gradient_run(const ConvDense& w, int64_t run, int64_t lo, int64_t hi, const float* x, const float* dy,
+                  int64_t row_size, float* gradients) {
+  for (int64_t first = 0; first < w.taps; first += w.block) {
+    const int64_t end = smaller(first + w.block, w.taps);
+    for (int64_t o = lo; o < hi; o += ROWS) {
+      const auto add = GROUPS > 1 && hi - o > THREE ? correlate<ROWS> : correlate<THREE>;
+      const float* d[ROWS];
+      for (int64_t k = 0; k < ROWS; k++) d[k] = dy + smaller(o + k, hi - 1) * row_size;
+      float spare[TAPS] = {};  // takes what belongs to no row, after the last one
+      float* to[ROWS];
+      int64_t t = first;
+      for (; t + TAPS <= end; t += TAPS) {
+        for (int64_t k = 0; k < ROWS; k++) to[k] = o + k < hi ? gradients + (o + k) * w.taps + t : spare;
+        add(x, w.offsets + t, d, run, to);
+      }
+      if (t < end) {  // fewer than four are left: the last offset again in place of those missing
+        uint32_t offsets[TAPS];
+        float four[ROWS][TAPS] = {};
+        for (int k = 0; k < TAPS; k++) offsets[k] = w.offsets[smaller(t + k, end - 1)];
+        for (int k = 0; k < ROWS; k++) to[k] = four[k];
+        add(x, offsets, d, run, to);
+        for (int64_t k = 0; k < ROWS && o + k < hi; k++)
+          for (int64_t j = t; j < end; j++) gradients[(o + k) * w.taps + j] += four[k][j - t];
+      }
+    }
+  }
 }
 
 }  // namespace
 
 void conv_dense_apply(ConvPlanes planes, ConvDense w, ConvOutput out, const float* x, const float* weights,
                       const float* bias, float* y, int threads) {
-  const int used = Tiles(planes, out).vectors() * W;
-  apply_tiles(planes, out, w.rows, x, bias, y, threads, [&](const float* from, float* sums) {
-    for (int64_t t = 0; t < w.taps; t += w.block)
-      for (int64_t o = 0; o < w.rows; o += ROWS)
-        accumulate(from, w.offsets + t, smaller(w.block, w.taps - t), weights + o * w.taps + t * ROWS, used,
-                   sums + o * TILE);
+  const Tiles tiles(planes, out);
+  share_tiles(tiles.count, threads, [&](int64_t first, int64_t last) {
+    const Scratch<float> memory((w.rows + 1) * TILE, "the sums of a tile of a convolution");
+    const Scratch<float> none(bias ? 0 : w.rows, "the biases of a convolution");
+    if (!bias) memset(none, 0, w.rows * sizeof(float));
+    for (int64_t i = first; i < last; i++) apply_tile(tiles, w, tiles[i], x, weights, bias ? bias : none, y, memory);
   });
 }
 
-// gradients: [rows][taps]. tiles: of a row, that are taken together; they divide its tiles.
-void conv_dense_gradient(ConvPlanes planes, ConvDense w, ConvOutput out, int64_t tiles, const float* x, const float* dy,
+// gradients: [rows][taps]. most: tiles of a row that are taken together, if it has them.
+void conv_dense_gradient(ConvPlanes planes, ConvDense w, ConvOutput out, int64_t most, const float* x, const float* dy,
                          float* gradients, int threads) {
   memset(gradients, 0, w.rows * w.taps * sizeof(float));
-  const int64_t run = tiles * TILE;
-  const int64_t groups = (w.rows + ROWS - 1) / ROWS, shares = threads < groups ? (threads > 1 ? threads : 1) : groups;
+  const Tiles tiles(planes, out, most * TILE);
+  const int64_t groups = (w.rows + ROWS - 1) / ROWS, shares = threads > 1 ? smaller(threads, groups) : 1;
   parallel_for(shares, threads, [&](int64_t share) {
     const int64_t lo = groups * share / shares * ROWS, hi = smaller(groups * (share + 1) / shares * ROWS, w.rows);
-    float spare[TAPS] = {};  // takes what belongs to no row, after the last one
-    gradient_tiles(planes, out, w.rows, tiles, x, dy, [&](const float* from, const float* tile, bool) {
-      for (int64_t first = 0; first < w.taps; first += w.block) {
-        const int64_t end = smaller(first + w.block, w.taps);
-        for (int64_t o = lo; o < hi; o += ROWS) {
-          const float* d = tile + o * run;
-          float* g = gradients + o * w.taps;
-          int64_t t = first;
-          for (; t + TAPS <= end; t += TAPS) {
-            float* const to[ROWS] = {g + t, o + 1 < hi ? g + w.taps + t : spare,
-                                     o + 2 < hi ? g + 2 * w.taps + t : spare};
-            correlate(from, w.offsets + t, d, run, to);
-          }
-          if (t < end) {  // fewer than four are left: the last offset again in place of those missing
-            uint32_t offsets[TAPS];
-            float four[ROWS][TAPS] = {};
-            for (int k = 0; k < TAPS; k++) offsets[k] = w.offsets[smaller(t + k, end - 1)];
-            float* const to[ROWS] = {four[0], four[1], four[2]};
-            correlate(from, offsets, d, run, to);
-            for (int64_t k = 0; k < ROWS && o + k < hi; k++)
-              for (int64_t j = t; j < end; j++) g[k * w.taps + j] += four[k][j - t];
-          }
-        }
+    const Scratch<float> memory(w.rows * most * TILE, "a run of a convolution's output gradients");
+    float* vectors = memory;
+    for (int64_t i = 0; i < tiles.count; i++) {
+      const Tiles::Tile tile = tiles[i];
+      const int64_t run = tile.vectors * W;
+      if (tiles.together(tile)) {
+        gradient_run(w, run, lo, hi, x + tile.input, dy + tile.output, tiles.y.plane_size, gradients);
+      } else {
+        for (int64_t o = lo; o < hi; o++) take(tiles, tile, dy + o * tiles.y.plane_size, vectors + o * most * TILE);
+        gradient_run(w, run, lo, hi, x + tile.input, vectors, most * TILE, gradients);
       }
-    });
+    }
   });
 }
 

@@ -11,7 +11,15 @@
 namespace SPARSE_ISA {
 namespace {
 
-constexpr int R = 8;         // vectors of a tile: enough chains to hide the latency of a multiply-add
+// Vectors of a tile: enough chains to hide the latency of a multiply-add, and what the registers hold.
+#if SPARSE_LANES == 16
+constexpr int R = 16;
+#define SPARSE_KERNELS(f) \
+  {f<1>, f<2>, f<3>, f<4>, f<5>, f<6>, f<7>, f<8>, f<9>, f<10>, f<11>, f<12>, f<13>, f<14>, f<15>, f<16>}
+#else
+constexpr int R = 8;
+#define SPARSE_KERNELS(f) {f<1>, f<2>, f<3>, f<4>, f<5>, f<6>, f<7>, f<8>}
+#endif
 constexpr int TILE = R * W;  // floats of a tile
 
 typedef float vf4 __attribute__((vector_size(16)));
@@ -71,99 +79,75 @@ static inline float sum_lanes(vf v) {
 
 static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// The tiles of a pass, in a fixed order.
+// The tiles of a pass, in a fixed order. Those of an image row are as equal as they can be.
 struct Tiles {
   const ConvPlanes& planes;
   const ConvOutput& y;
-  int64_t columns, across, count, chunk_size;  // columns: positions of a tile
+  int64_t across, count, chunk_size;
+  int64_t at[R];  // where the vectors of a plain tile are in the tensor
 
-  Tiles(const ConvPlanes& planes, const ConvOutput& y) : planes(planes), y(y) {
-    columns = TILE / planes.lanes;
+  // most: floats of a tile
+  Tiles(const ConvPlanes& planes, const ConvOutput& y, int64_t most = TILE) : planes(planes), y(y) {
+    const int64_t columns = most / planes.lanes;
     across = (y.width + columns - 1) / columns;
     count = planes.chunks * y.height * across;
     chunk_size = planes.channels * planes.phases * planes.phases * planes.plane_size;
-  }
-  // Vectors of a tile that hold outputs: fewer than R where the image is narrower than a tile.
-  int vectors() const {
-    const int64_t wide = smaller(columns, y.width);
-    const int64_t used = ((wide > 1 ? wide * planes.lanes : smaller(planes.lanes, y.batch)) + W - 1) / W;
-    return used <= 1 ? 1 : used <= 2 ? 2 : used <= 4 ? 4 : R;
-  }
-  int64_t column(int64_t i) const { return i % across * columns; }
-  int64_t row(int64_t i) const { return i / across % y.height; }
-  int64_t chunk(int64_t i) const { return i / across / y.height; }
-
-  const float* input(const float* x, int64_t i) const {
-    return x + chunk(i) * chunk_size + (row(i) * planes.columns + column(i)) * planes.lanes;
+    for (int64_t r = 0, position = 0, lane = 0; r < R; r++) {
+      at[r] = position * y.column_size + lane;
+      if ((lane += W) >= planes.lanes) position++, lane = 0;
+    }
   }
 
-  // The part of tile i that exists: positions, batch columns of each, and where the first is in a channel of the
-  // tensor.
-  struct Part {
-    int64_t positions, n, place;
+  // Tile i: its first input, where its first output is in a channel of the tensor, how many positions it has, how many
+  // batch columns of each exist, and how many vectors hold them.
+  struct Tile {
+    int64_t input, output, positions, n;
+    int vectors;
   };
-  Part part(int64_t i) const {
-    const int64_t n0 = chunk(i) * planes.lanes;
-    return {smaller(columns, y.width - column(i)), smaller(planes.lanes, y.batch - n0),
-            row(i) * y.row_size + column(i) * y.column_size + n0};
+  Tile operator[](int64_t i) const {
+    const int64_t k = i % across, row = i / across % y.height, chunk = i / across / y.height;
+    const int64_t column = k * y.width / across, positions = (k + 1) * y.width / across - column;
+    const int64_t n0 = chunk * planes.lanes, n = smaller(planes.lanes, y.batch - n0);
+    const int64_t floats = (positions - 1) * planes.lanes + n;
+    return {chunk * chunk_size + (row * planes.columns + column) * planes.lanes,
+            row * y.row_size + column * y.column_size + n0, positions, n, int((floats + W - 1) / W)};
   }
+  // Are the vectors of a tile whole, each within a position?
+  bool plain(const Tile& t) const { return t.n == planes.lanes && t.n % W == 0; }
+  // Are they side by side in the tensor, too?
+  bool together(const Tile& t) const { return plain(t) && (t.positions == 1 || y.column_size == t.n); }
 };
 
-// Whole vectors where it can: most copies here are a cache line, and a call to memcpy costs as much.
+// Without a call to memcpy, which costs as much as these few floats: whole vectors, the last one over the one before
+// it.
 static inline void copy(float* to, const float* from, int64_t n) {
-  if (n % W) {
-    memcpy(to, from, n * sizeof(float));
-    return;
+  if (n >= W) {
+    for (int64_t i = 0; i + W <= n; i += W) store(to + i, load(from + i));
+    store(to + n - W, load(from + n - W));
+  } else if (n >= 4) {
+    memcpy(to, from, 16);
+    if (W == 16 && n > 8) memcpy(to + 4, from + 4, 16), memcpy(to + n - 8, from + n - 8, 16);
+    memcpy(to + n - 4, from + n - 4, 16);
+  } else {
+    for (int64_t i = 0; i < n; i++) to[i] = from[i];
   }
-  for (int64_t i = 0; i < n; i += W) store(to + i, load(from + i));
 }
 
-// y = bias + what add(input under the tile, sums [rows][TILE]) adds, for every tile.
-template <typename Add>
-void apply_tiles(const ConvPlanes& planes, const ConvOutput& out, int64_t rows, const float* x, const float* bias,
-                 float* y, int threads, Add add) {
-  constexpr int64_t AT_ONCE = 4;  // tiles that share an allocation
-  const Tiles tiles(planes, out);
-  parallel_for((tiles.count + AT_ONCE - 1) / AT_ONCE, threads, [&](int64_t group) {
-    const Scratch<float> memory((rows + 2) * TILE, "the sums of a tile of a convolution");
-    float* sums = memory;
-    for (int64_t i = group * AT_ONCE; i < tiles.count && i < (group + 1) * AT_ONCE; i++) {
-      const Tiles::Part part = tiles.part(i);
-      for (int64_t o = 0; o < rows; o++) {
-        const vf start = splat(bias ? bias[o] : 0.0f);
-        for (int r = 0; r < R; r++) store(sums + o * TILE + r * W, start);
-      }
-      add(tiles.input(x, i), sums);
-      for (int64_t o = 0; o < rows; o++)
-        for (int64_t c = 0; c < part.positions; c++)
-          copy(y + o * out.plane_size + part.place + c * out.column_size, sums + o * TILE + c * planes.lanes, part.n);
-    }
-  });
+// The positions of a tile between the tensor and vectors that lie side by side, with 0 where nothing is.
+static inline void take(const Tiles& tiles, const Tiles::Tile& t, const float* tensor, float* vectors) {
+  memset(vectors, 0, t.vectors * W * sizeof(float));
+  for (int64_t c = 0; c < t.positions; c++)
+    copy(vectors + c * tiles.planes.lanes, tensor + t.output + c * tiles.y.column_size, t.n);
+}
+static inline void give(const Tiles& tiles, const Tiles::Tile& t, const float* vectors, float* tensor) {
+  for (int64_t c = 0; c < t.positions; c++)
+    copy(tensor + t.output + c * tiles.y.column_size, vectors + c * tiles.planes.lanes, t.n);
 }
 
-// Calls use(input under the first tile, output gradients [rows][together * TILE], is it the first) for every `together`
-// tiles of a row, in order. Gradients outside the tensor are 0.
-template <typename Use>
-void gradient_tiles(const ConvPlanes& planes, const ConvOutput& out, int64_t rows, int64_t together, const float* x,
-                    const float* dy, Use use) {
-  const Tiles tiles(planes, out);
-  const int64_t run = together * TILE, floats = (rows + 2) * run;
-  const Scratch<float> memory(floats, "a tile of a convolution's output gradients");
-  float* tile = memory;
-  memset(tile, 0, floats * sizeof(float));
-  for (int64_t i = 0; i < tiles.count; i += together) {
-    for (int64_t k = 0; k < together; k++) {
-      const Tiles::Part part = tiles.part(i + k);
-      const bool whole = part.positions == tiles.columns && part.n == planes.lanes;
-      for (int64_t o = 0; o < rows; o++) {
-        float* to = tile + o * run + k * TILE;
-        const float* from = dy + o * out.plane_size + part.place;
-        if (!whole) memset(to, 0, TILE * sizeof(float));
-        for (int64_t c = 0; c < part.positions; c++) copy(to + c * planes.lanes, from + c * out.column_size, part.n);
-      }
-    }
-    use(tiles.input(x, i), tile, i == 0);
-  }
+// A few shares of tiles for each thread, and all in one for a single one: what a share needs is allocated once.
+template <typename Use> void share_tiles(int64_t tiles, int threads, Use use) {
+  const int64_t shares = threads > 1 ? smaller(tiles, 8 * int64_t(threads)) : 1;
+  parallel_for(shares, threads, [&](int64_t i) { use(tiles * i / shares, tiles * (i + 1) / shares); });
 }
 
 }  // namespace
