@@ -36,6 +36,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import fl
 import sparse_engine as se
 from fl.algorithms import da_dpfl
+from fl.algorithms.messages import Sent
+from fl.clients.memory import InMemory
 from fl.config import Messages
 from fl.data import Dataset, Partition, Samples, evaluation_batches, load
 from fl.errors import ConfigError
@@ -159,8 +161,8 @@ class Ours:
         simulation = _simulation(start, batch)
         self.trainer, self.local = simulation.trainer(), Local.of(simulation.config.training, 0)
         states = [self._state(model, mask) for model, mask in zip(start.models, start.masks, strict=True)]
-        first = states[0].bitmap
-        self.given = da_dpfl.Inputs(da_dpfl.Client(states[0], first, first), states[1:])
+        clients = InMemory(da_dpfl.Client(x, x.bitmap, x.bitmap, Sent.exact(x)) for x in states)
+        self.given = da_dpfl.Inputs(clients.ref(0), [clients.ref(k) for k in range(1, len(clients))])
 
     @property
     def parts(self) -> Parts:

@@ -7,9 +7,19 @@ from dataclasses import dataclass
 from functools import partial
 
 import sparse_engine as se
-from fl.algorithms.base import Env, Round, exchange, message_sizes, together
+from fl.algorithms.base import (
+    Env,
+    Inputs,
+    Peers,
+    Round,
+    exchange,
+    inputs,
+    message_sizes,
+    models_of,
+    together,
+)
 from fl.algorithms.messages import Sent, send
-from fl.config import Section, Share
+from fl.config import Messages, Section, Share
 from fl.train.local import Local
 from fl.train.report import Done
 from fl.train.trainer import Trainer, train_and_test
@@ -26,35 +36,28 @@ class Client:
     sent: Sent
 
 
-@dataclass(frozen=True)
-class State:
-    clients: tuple[Client, ...]
+def init(env: Env) -> Peers[Client]:
+    return Peers(env.alike(Client(env.initial, Sent.exact(env.initial))))
 
 
-def init(env: Env) -> State:
-    return State((Client(env.initial, Sent.exact(env.initial)),) * env.num_clients)
-
-
-def run_round(state: State, t: int, env: Env) -> Round:
+def run_round(state: Peers[Client], t: int, env: Env) -> Round:
     neighbours = env.topology.neighbours(t)
-    tasks = {
-        k: (client, [state.clients[j].sent.model for j in neighbours.of(k)])
-        for k, client in enumerate(state.clients)
-    }
     how = {"t": t, "local": env.local(t), "share": env.config.share, "messages": env.messages}
-    done = env.map(partial(local_update, **how), tasks)
-    clients = tuple(done.values[k] for k in range(env.num_clients))
+    done = env.map(partial(local_update, **how), inputs(state.clients, neighbours))
+    clients = state.clients.with_(done.values)
     return Round(
-        State(clients),
-        models=[client.model for client in clients],
+        Peers(clients),
+        models=models_of(clients),
         schedule=together(neighbours),
-        traffic=exchange(neighbours, message_sizes([client.sent for client in state.clients])),
+        traffic=exchange(neighbours, message_sizes(client.sent for client in state.clients)),
         reports=done.reports,
     )
 
 
-def local_update(trainer: Trainer, k: int, given, *, t, local: Local, share, messages) -> Done[Client]:
-    own, others = given
+def local_update(
+    trainer: Trainer, k: int, given: Inputs[Client], *, t: int, local: Local, share: float, messages: Messages
+) -> Done[Client]:
+    own, others = given.client, given.neighbours
     weights = [share, *[(1 - share) / len(others)] * len(others)] if others else [1.0]
     turn = trainer.turn(k, t, se.combine([own.model, *others], weights))
     report = train_and_test(turn, local)

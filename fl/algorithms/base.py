@@ -9,15 +9,17 @@ An algorithm is a module with
 and, so that models can be taken out of a run (fl/run/models.py), where its State is not made of `clients`
 that each have a `model`, or where it has a server
 
-    client_models(state) -> sequence of se.Model    one per client: the model that it would use
+    client_models(state) -> Population of se.Model    one per client: the model that it would use
     server_model(state) -> se.Model
 
-State is a frozen dataclass of its own, made of se.Model (a model), se.Bitmap (a mask), numbers, strings,
-None, and tuples or further dataclasses of these: that is what checkpoints can hold (fl/clients/plain.py). It
-neither logs nor times nor saves: `fl.run` does that for all, from what Round and its reports say."""
+State is a frozen dataclass (`Peers`, or one of its own), made of se.Model (a model), se.Bitmap (a mask),
+numbers, strings, None, and Clients (one value per client, made by `env.clients`), tuples or further
+dataclasses of these: that is what checkpoints can hold (fl/clients/plain.py). An algorithm neither logs nor
+times nor saves: `fl.run` does that for all, from what Round and its reports say."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from statistics import fmean
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -27,6 +29,9 @@ from numpy.typing import NDArray
 import sparse_engine as se
 from fl import rng
 from fl.algorithms.messages import Sent
+from fl.clients.base import C, Clients, Population, Ref
+from fl.clients.memory import InMemory
+from fl.clients.view import View
 from fl.config import Devices, Messages, Section, Training
 from fl.train.cost import Costs
 from fl.train.local import Local
@@ -39,23 +44,16 @@ from fl.world.topology import Neighbours, Topology, from_links
 Bytes = NDArray[np.int64]
 
 
-class Sender(Protocol):
-    """A client that keeps its last message."""
+class Peer(Protocol):
+    """A client that keeps its model and its last message."""
 
+    @property
+    def model(self) -> se.Model: ...
     @property
     def sent(self) -> Sent: ...
 
 
-class Peer(Sender, Protocol):
-    """One that keeps its model too."""
-
-    @property
-    def model(self) -> se.Model: ...
-
-
-Client = TypeVar("Client")
-Member = TypeVar("Member", bound=Sender)
-Mixing = TypeVar("Mixing", bound=Peer)
+P = TypeVar("P", bound=Peer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +71,15 @@ class Env:
     training: Training
     costs: Costs
     messages: Messages = Messages()
+    store: Callable[[Iterable[Any]], Clients[Any]] = InMemory  # where populations are kept
+
+    def clients(self, values: Iterable[C]) -> Clients[C]:
+        """The first population, of one value per client."""
+        return self.store(values)
+
+    def alike(self, value: C) -> Clients[C]:
+        """The first population, where all are alike."""
+        return self.clients([value] * self.num_clients)
 
     def rng(self, purpose: str, t: int = 0, k: int = 0) -> np.random.Generator:
         return rng.stream(self.seed, purpose, t, k)
@@ -93,11 +100,31 @@ class Env:
         return collect(self.executor, work, tasks)
 
 
-class Inputs(NamedTuple, Generic[Client]):
-    """What a client's turn starts from: itself, and what its neighbours sent, by their number."""
+@dataclass(frozen=True)
+class Peers(Generic[P]):
+    """The state of an algorithm that keeps its clients and no more."""
 
-    client: Client
-    neighbours: Sequence[se.Model]
+    clients: Clients[P]
+
+
+class Inputs(NamedTuple, Generic[P]):
+    """What a client's turn starts from: itself, and its neighbours in the order of their numbers.
+
+    These are references, so that work reads them where it is done, and only then.
+    """
+
+    own: Ref[P]
+    others: Sequence[Ref[P]]
+
+    @property
+    def client(self) -> P:
+        """The client itself."""
+        return self.own.get()
+
+    @property
+    def neighbours(self) -> list[se.Model]:
+        """What its neighbours sent."""
+        return [other.get().sent.model for other in self.others]
 
 
 class Traffic(NamedTuple):
@@ -112,7 +139,8 @@ class Traffic(NamedTuple):
 
 @dataclass(frozen=True)
 class Round:
-    """One round's outcome. `facts` go to metrics.jsonl, `columns` (a value per client) to clients.jsonl.
+    """One round's outcome. The clients that changed are those with `reports`. `facts` go to metrics.jsonl,
+    `columns` (a value per client) to clients.jsonl.
 
     `schedule` says who waited for whom. The seconds that are reported follow from it, from the operations of
     `reports` and from the bytes of `traffic` (fl/world/clock.py).
@@ -123,7 +151,7 @@ class Round:
     """
 
     state: Any
-    models: Sequence[se.Model]  # what every client ends the round with
+    models: Population[se.Model]  # what every client ends the round with, read when it is asked for
     schedule: Schedule
     traffic: Traffic
     reports: Mapping[int, Report]  # of the clients that trained
@@ -141,16 +169,15 @@ class Algorithm(Protocol):
     def run_round(self, state: Any, t: int, env: Env) -> Round: ...
 
 
-def message_sizes(messages: Sequence[Sent]) -> Bytes:
+def message_sizes(messages: Iterable[Sent]) -> Bytes:
     """[messages, 3]: their bytes; 4 bytes per stored value, as the paper counts; 4 bytes per weight."""
     return np.array([_sizes(sent) for sent in messages], dtype=np.int64).reshape(-1, 3)
 
 
-def inputs(clients: Sequence[Member], neighbours: Neighbours) -> dict[int, Inputs[Member]]:
+def inputs(clients: Clients[P], neighbours: Neighbours) -> dict[int, Inputs[P]]:
     """Everybody's, in a round in which nobody waits for anybody."""
     return {
-        k: Inputs(client, [clients[j].sent.model for j in neighbours.of(k)])
-        for k, client in enumerate(clients)
+        k: Inputs(clients.ref(k), [clients.ref(j) for j in neighbours.of(k)]) for k in range(len(clients))
     }
 
 
@@ -159,24 +186,22 @@ def together(neighbours: Neighbours) -> Schedule:
     return plan(neighbours, np.arange(neighbours.num_clients), 0)
 
 
-def at_once(
-    make: Callable[[tuple[Mixing, ...]], Any],
-    clients: Sequence[Mixing],
-    neighbours: Neighbours,
-    update: Work[Inputs[Mixing], Mixing],
-    env: Env,
-) -> Round:
-    """A round in which everybody takes what its neighbours sent last and does its `update`; `make` makes the
-    algorithm's state of the clients that come out."""
-    done = env.map(update, inputs(clients, neighbours))
-    now = tuple(done.values[k] for k in range(env.num_clients))
+def at_once(state: Peers[P], neighbours: Neighbours, update: Work[Inputs[P], P], env: Env) -> Round:
+    """A round in which everybody takes what its neighbours sent last and does its `update`."""
+    done = env.map(update, inputs(state.clients, neighbours))
+    clients = state.clients.with_(done.values)
     return Round(
-        make(now),
-        models=[client.model for client in now],
+        Peers(clients),
+        models=models_of(clients),
         schedule=together(neighbours),
-        traffic=exchange(neighbours, message_sizes([client.sent for client in clients])),
+        traffic=exchange(neighbours, message_sizes(client.sent for client in state.clients)),
         reports=done.reports,
     )
+
+
+def models_of(clients: Population[Peer]) -> View[se.Model]:
+    """The model of every client."""
+    return View(clients, attrgetter("model"))
 
 
 def apart(num_clients: int) -> Schedule:
@@ -201,7 +226,7 @@ def server(num_clients: int, clients: Sequence[int], down: Sent, up: Sequence[Se
     return Traffic(sent, received)
 
 
-def gossip(schedule: Schedule, before: Sequence[Sent], after: Sequence[Sent]) -> Traffic:
+def gossip(schedule: Schedule, before: Iterable[Sent], after: Iterable[Sent]) -> Traffic:
     """Every client receives one model from each neighbour: `after` this round where it waited for it."""
     old, new = message_sizes(before), message_sizes(after)
     up, down = exchange(schedule.neighbours, old)

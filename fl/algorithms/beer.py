@@ -25,6 +25,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
@@ -36,6 +37,8 @@ import sparse_engine as se
 from fl import config
 from fl.algorithms.base import Env, Round, exchange, together
 from fl.algorithms.compression import Compressed, Compression, compress
+from fl.clients.base import Clients, Ref
+from fl.clients.view import View
 from fl.config import Messages, Positive, Section
 from fl.keys import Key
 from fl.train.local import Local
@@ -95,16 +98,15 @@ class Client:
 
 @dataclass(frozen=True)
 class State:
-    clients: tuple[Client, ...]
+    clients: Clients[Client]
 
 
 class Inputs(NamedTuple):
-    """A client, its neighbours' H and G, and their weights in W."""
+    """A client, its neighbours, and their weights in W."""
 
-    client: Client
+    own: Ref[Client]
+    others: Sequence[Ref[Client]]
     weights: Sequence[float]
-    H: Sequence[se.Model]
-    G: Sequence[se.Model]
 
 
 class Outputs(NamedTuple):
@@ -114,11 +116,11 @@ class Outputs(NamedTuple):
 
 def init(env: Env) -> State:
     w0, nothing = env.initial, se.zeros(env.initial)
-    return State((Client(w0, nothing, nothing, w0, nothing),) * env.num_clients)
+    return State(env.alike(Client(w0, nothing, nothing, w0, nothing)))
 
 
-def client_models(state: State) -> tuple[se.Model, ...]:
-    return tuple(client.X for client in state.clients)
+def client_models(state: State) -> View[se.Model]:
+    return View(state.clients, attrgetter("X"))
 
 
 def run_round(state: State, t: int, env: Env) -> Round:
@@ -129,11 +131,11 @@ def run_round(state: State, t: int, env: Env) -> Round:
     local = env.local(t, lr=cfg.lr, momentum=0.0, max_norm=cfg.max_norm)
     update = partial(local_update, t=t, local=local, cfg=cfg, messages=env.messages)
     done, reports = env.map(update, tasks)
-    clients = tuple(done[k].client for k in range(env.num_clients))
-    sizes = [np.sum([sent.sizes for sent in done[k].messages], axis=0) for k in range(env.num_clients)]
+    now = State(state.clients.with_({k: output.client for k, output in done.items()}))
+    sizes = [np.sum([sent.sizes for sent in output.messages], axis=0) for output in done.values()]
     return Round(
-        State(clients),
-        models=[client.X for client in clients],
+        now,
+        models=client_models(now),
         schedule=together(links),
         traffic=exchange(links, np.array(sizes, dtype=np.int64)),
         reports=reports,
@@ -142,16 +144,15 @@ def run_round(state: State, t: int, env: Env) -> Round:
 
 
 def inputs(k: int, state: State, links: Neighbours, weights: NDArray[np.float64]) -> Inputs:
-    near = [state.clients[j] for j in links.of(k)]
-    own = weights[links.indptr[k] : links.indptr[k + 1]]
-    return Inputs(state.clients[k], own.tolist(), [c.H for c in near], [c.G for c in near])
+    near = weights[links.indptr[k] : links.indptr[k + 1]]
+    return Inputs(state.clients.ref(k), [state.clients.ref(j) for j in links.of(k)], near.tolist())
 
 
 def local_update(
     trainer: Trainer, k: int, given: Inputs, *, t: int, local: Local, cfg: Config, messages: Messages
 ) -> Done[Outputs]:
     """The box above for one client. G and H of neighbours are the last round's, so nobody waits."""
-    old, eta = given.client, local.lr
+    old, eta, near = given.own.get(), local.lr, [other.get() for other in given.others]
 
     def send(name: str, now: se.Model, known: se.Model) -> Compressed:
         noise = torch.Generator().manual_seed(trainer.seed(f"beer {name}", t, k))
@@ -159,8 +160,8 @@ def local_update(
 
     turn = trainer.turn(k, t, old.X)
     g, report = epochs(turn, local) if cfg.gradient == "epochs" else full(turn, local)
-    V = moved(old.V, old.G, given.G, given.weights, cfg.gamma, [(g, 1.0), (old.g, -1.0)])
-    X = moved(old.X, old.H, given.H, given.weights, cfg.gamma, [(V, -eta)])
+    V = moved(old.V, old.G, [c.G for c in near], given.weights, cfg.gamma, [(g, 1.0), (old.g, -1.0)])
+    X = moved(old.X, old.H, [c.H for c in near], given.weights, cfg.gamma, [(V, -eta)])
     of_v, of_x = send("V", V, old.G), send("X", X, old.H)
     G, H = se.combine([old.G, of_v.model], [1, 1]), se.combine([old.H, of_x.model], [1, 1])
     if cfg.gradient == "full":

@@ -16,7 +16,6 @@ Differs from the paper or the authors' code in:
 All other differences are fields of Config.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
@@ -25,8 +24,9 @@ from pydantic import Field, model_validator
 
 import sparse_engine as se
 from fl.algorithms import da_dpfl_shown, voting
-from fl.algorithms.base import Env, Inputs, Round, gossip
+from fl.algorithms.base import Env, Inputs, Round, gossip, models_of
 from fl.algorithms.messages import Sent, send
+from fl.clients.base import Clients
 from fl.config import Count, Messages, NotNegative, Positive, Section, Share, Whole, only_if, unless
 from fl.train.local import Local
 from fl.train.report import Done, Report
@@ -112,23 +112,17 @@ class Client:
     model: se.Model  # trained, then pruned, with the mask of its own (`send = "unpruned"`: only trained)
     mask: se.Bitmap  # m^{t+1}: the next aggregation is on it
     first_mask: se.Bitmap  # m^0
+    sent: Sent  # the message of that model
     drift: float | None = None  # Delta of the last round
     first_drift: float | None = None
-    sent: Sent | None = None  # the message of that model
-
-    @property
-    def message(self) -> Sent:
-        """Return the message that neighbours get."""
-        return self.sent or Sent.exact(self.model)
 
 
 @dataclass(frozen=True)
 class State:
-    clients: tuple[Client, ...]
+    clients: Clients[Client]
     t_star: int | None = None
 
 
-_EXACT = Messages()
 KEYS, FIGURES, LEVELS = da_dpfl_shown.KEYS, da_dpfl_shown.FIGURES, da_dpfl_shown.LEVELS
 
 
@@ -136,7 +130,7 @@ def init(env: Env) -> State:
     owners = range(1 if env.config.shared_initial_mask else env.num_clients)
     make = partial(first_client, cfg=env.config, messages=env.messages)
     made = env.map(make, {k: env.initial for k in owners}).values
-    return State(tuple(made.get(k, made[0]) for k in range(env.num_clients)))
+    return State(env.alike(made[0]) if len(made) == 1 else env.clients(made.values()))
 
 
 def run_round(state: State, t: int, env: Env) -> Round:
@@ -149,7 +143,7 @@ def run_round(state: State, t: int, env: Env) -> Round:
         reuse,
         max_wait,
         flop=expected_flop(state, t, env),
-        message_bytes=[client.message.nbytes for client in state.clients],
+        message_bytes=[client.sent.nbytes for client in state.clients],
         wait_rule=cfg.wait_rule,
     )
     prune = t in voting.prune_rounds(state.t_star, env.num_rounds, b=cfg.b, c=cfg.c, gaps=cfg.prune_gaps)
@@ -164,13 +158,13 @@ def run_round(state: State, t: int, env: Env) -> Round:
         messages=env.messages,
     )
 
-    done: dict[int, Client] = {}
+    clients = state.clients
     reports: dict[int, Report] = {}
     for wave in plan.waves():
-        values, seen = env.map(update, {turn.client: inputs(turn, state, done) for turn in wave})
-        done, reports = done | values, reports | seen
+        tasks = {turn.client: inputs(turn, state.clients, clients) for turn in wave}
+        done = env.map(update, tasks)
+        clients, reports = clients.with_(done.values), reports | done.reports
 
-    clients = tuple(done[k] for k in range(env.num_clients))
     pairs = [*zip(clients, state.clients, strict=True)]
     votes = [vote(new, old, cfg.delta_pr) for new, old in pairs]
     t_star = voting.first_prune_round(
@@ -178,13 +172,13 @@ def run_round(state: State, t: int, env: Env) -> Round:
     )
     return Round(
         State(clients, t_star),
-        models=[client.model for client in clients],
+        models=models_of(clients),
         schedule=plan,
-        traffic=gossip(plan, [c.message for c in state.clients], [c.message for c in clients]),
+        traffic=gossip(plan, (old.sent for _, old in pairs), (new.sent for new, _ in pairs)),
         reports=reports,
         facts={"t_star": t_star, "max_wait": max_wait},
         columns={
-            "drift": [client.drift for client in clients],
+            "drift": [new.drift for new, _ in pairs],
             "drift_ratio": [ratio(new, old) for new, old in pairs],
             "vote": votes,
             "pruned": [new.mask.nnz < old.mask.nnz for new, old in pairs],
@@ -200,10 +194,10 @@ def expected_flop(state: State, t: int, env: Env) -> list[int]:
     ]
 
 
-def inputs(turn: schedule.Turn, state: State, done: Mapping[int, Client]) -> Inputs[Client]:
+def inputs(turn: schedule.Turn, before: Clients[Client], now: Clients[Client]) -> Inputs[Client]:
     """Return a turn's inputs: models of this round from clients waited for, of the last from the others."""
-    givers = {j: done[j] for j in turn.wait_for} | {j: state.clients[j] for j in turn.others}
-    return Inputs(state.clients[turn.client], [givers[j].message.model for j in sorted(givers)])
+    givers = {j: now.ref(j) for j in turn.wait_for} | {j: before.ref(j) for j in turn.others}
+    return Inputs(before.ref(turn.client), [givers[j] for j in sorted(givers)])
 
 
 def local_update(
@@ -216,7 +210,7 @@ def local_update(
     prune: bool,
     fraction: float,
     cfg: Config,
-    messages: Messages = _EXACT,
+    messages: Messages,
 ) -> Done[Client]:
     """Aggregate, train, drift, prune, send, move the mask: lines 13 to 25 of Algorithm 1 for one client."""
     own = given.client
@@ -232,7 +226,7 @@ def local_update(
     model = pruned if cfg.send == "pruned" else trained
     first_drift = drift if own.first_drift is None else own.first_drift
     sent = send(model, k, t, messages, own.sent)
-    return Done(Client(model, mask, own.first_mask, drift, first_drift, sent), report.plus(work))
+    return Done(Client(model, mask, own.first_mask, sent, drift, first_drift), report.plus(work))
 
 
 def next_mask(turn: Turn, fraction: float, cfg: Masks, seed: int) -> Grown:
@@ -251,7 +245,7 @@ def first_client(
     shapes = dict(zip(layout.names, layout.shapes, strict=True))
     mask = layout.bitmap_of(masks(shapes, cfg.density, seed=trainer.seed("first mask", k=k)))
     model = initial.with_pattern(mask)
-    return Done(Client(model, mask, mask, sent=send(model, k, 0, messages)), None)
+    return Done(Client(model, mask, mask, send(model, k, 0, messages)), None)
 
 
 def vote(new: Client, old: Client, delta_pr: float) -> bool | None:

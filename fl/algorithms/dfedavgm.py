@@ -24,8 +24,9 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field
 
 import sparse_engine as se
-from fl.algorithms.base import Bytes, Env, Inputs, Round, exchange, inputs, message_sizes, together
+from fl.algorithms.base import Bytes, Env, Inputs, Peers, Round, exchange, inputs, message_sizes, together
 from fl.algorithms.messages import Sent, send
+from fl.clients.base import Clients
 from fl.config import Messages, Positive, Section
 from fl.train.local import Local
 from fl.train.report import Done
@@ -45,13 +46,13 @@ class Config(Section):
 
 @dataclass(frozen=True)
 class Client:
-    start: se.Model  # x; its model is z = x + what it sent
+    start: se.Model  # x
     sent: Sent  # the message of z - x
 
-
-@dataclass(frozen=True)
-class State:
-    clients: tuple[Client, ...]
+    @property
+    def model(self) -> se.Model:
+        """z, up to what its message lost."""
+        return se.combine([self.start, self.sent.model], [1, 1])
 
 
 class Update(NamedTuple):
@@ -59,28 +60,23 @@ class Update(NamedTuple):
     model: se.Model  # z
 
 
-def init(env: Env) -> State:
+def init(env: Env) -> Peers[Client]:
     first = Client(env.initial, send(se.zeros(env.initial), 0, 0, quantiser(env)))
-    return State((first,) * env.num_clients)
+    return Peers(env.alike(first))
 
 
-def run_round(state: State, t: int, env: Env) -> Round:
+def run_round(state: Peers[Client], t: int, env: Env) -> Round:
     neighbours = env.topology.neighbours(t)
     local = env.local(t, momentum=env.config.momentum, max_norm=env.config.max_norm)
     update = partial(local_update, t=t, local=local, messages=quantiser(env))
     done, reports = env.map(update, inputs(state.clients, neighbours))
     return Round(
-        State(tuple(done[k].client for k in range(env.num_clients))),
-        models=[done[k].model for k in range(env.num_clients)],
+        Peers(state.clients.with_({k: update.client for k, update in done.items()})),
+        models=[update.model for update in done.values()],
         schedule=together(neighbours),
-        traffic=exchange(neighbours, sizes(state, env.config)),
+        traffic=exchange(neighbours, sizes(state.clients, env.config)),
         reports=reports,
     )
-
-
-def client_models(state: State) -> tuple[se.Model, ...]:
-    """z = x + what was sent."""
-    return tuple(se.combine([client.start, client.sent.model], [1, 1]) for client in state.clients)
 
 
 def local_update(
@@ -104,8 +100,8 @@ def quantiser(env: Env) -> Messages:
     return Messages(values=env.config.values, error_feedback=False)
 
 
-def sizes(state: State, cfg: Config) -> Bytes:
+def sizes(clients: Clients[Client], cfg: Config) -> Bytes:
     """Return the sizes of the messages; the paper counts every number as long as Q makes it."""
-    found = message_sizes([client.sent for client in state.clients])
+    found = message_sizes(client.sent for client in clients)
     found[:, 1] = found[:, 1] * BYTES[cfg.values] // 4
     return found

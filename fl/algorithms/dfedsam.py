@@ -21,7 +21,7 @@ from typing import Annotated
 from pydantic import Field
 
 import sparse_engine as se
-from fl.algorithms.base import Env, Inputs, Round, at_once
+from fl.algorithms.base import Env, Inputs, Peers, Round, at_once
 from fl.algorithms.messages import Sent, send
 from fl.config import Messages, NotNegative, Positive, Section
 from fl.train.local import Local
@@ -44,21 +44,16 @@ class Client:
     sent: Sent  # its message
 
 
-@dataclass(frozen=True)
-class State:
-    clients: tuple[Client, ...]
-
-
-def init(env: Env) -> State:
+def init(env: Env) -> Peers[Client]:
     first = Client(env.initial, send(env.initial, 0, 0, env.messages))
-    return State((first,) * env.num_clients)
+    return Peers(env.alike(first))
 
 
-def run_round(state: State, t: int, env: Env) -> Round:
+def run_round(state: Peers[Client], t: int, env: Env) -> Round:
     cfg: Config = env.config
     local = env.local(t, rho=cfg.rho, momentum=cfg.momentum, max_norm=cfg.max_norm)
     update = partial(local_update, t=t, local=local, messages=env.messages)
-    return at_once(State, state.clients, env.topology.neighbours(t), update, env)
+    return at_once(state, env.topology.neighbours(t), update, env)
 
 
 def local_update(

@@ -21,7 +21,7 @@ from functools import partial
 
 import sparse_engine as se
 from fl.algorithms import da_dpfl
-from fl.algorithms.base import Env, Inputs, Round, at_once
+from fl.algorithms.base import Env, Inputs, Peers, Round, at_once
 from fl.algorithms.messages import Sent, send
 from fl.config import Messages, Positive
 from fl.train.local import Local
@@ -41,21 +41,17 @@ class Client:
     sent: Sent  # the message of that model
 
 
-@dataclass(frozen=True)
-class State:
-    clients: tuple[Client, ...]
+def init(env: Env) -> Peers[Client]:
+    first = da_dpfl.init(env).clients
+    return Peers(env.clients(Client(c.model, c.mask, c.sent) for c in first))
 
 
-def init(env: Env) -> State:
-    return State(tuple(Client(c.model, c.mask, c.message) for c in da_dpfl.init(env).clients))
-
-
-def run_round(state: State, t: int, env: Env) -> Round:
+def run_round(state: Peers[Client], t: int, env: Env) -> Round:
     cfg: Config = env.config
     fraction = se.rigl_fraction(t, env.num_rounds, cfg.alpha0)
     local = env.local(t, max_norm=cfg.max_norm)
     update = partial(local_update, t=t, local=local, fraction=fraction, cfg=cfg, messages=env.messages)
-    return at_once(State, state.clients, env.topology.neighbours(t), update, env)
+    return at_once(state, env.topology.neighbours(t), update, env)
 
 
 def local_update(

@@ -30,6 +30,7 @@ from fl.algorithms import fedavg
 from fl.algorithms.base import Env, Round
 from fl.algorithms.fedavg import Server
 from fl.algorithms.messages import send
+from fl.clients.base import Clients, Ref
 from fl.config import Messages, NotNegative, Training, Whole
 from fl.train.local import Local, Pull
 from fl.train.report import Done
@@ -71,12 +72,12 @@ class Config(fedavg.Config):
 @dataclass(frozen=True)
 class State:
     server: Server  # its `accuracy` is that of the v_k
-    personal: tuple[se.Model, ...]  # v_k
+    personal: Clients[se.Model]  # v_k
 
 
 class Inputs(NamedTuple):
     served: fedavg.Inputs
-    personal: se.Model
+    personal: Ref[se.Model]
 
 
 class Update(NamedTuple):
@@ -86,7 +87,7 @@ class Update(NamedTuple):
 
 def init(env: Env) -> State:
     server = fedavg.first(env.initial, env)
-    return State(replace(server, accuracy=server.tested), (env.initial,) * env.num_clients)
+    return State(replace(server, accuracy=env.clients(server.tested)), env.alike(env.initial))
 
 
 def run_round(state: State, t: int, env: Env) -> Round:
@@ -95,19 +96,19 @@ def run_round(state: State, t: int, env: Env) -> Round:
     both = env.local(t, epochs=E, max_norm=cfg.max_norm), env.local(t, epochs=own, max_norm=cfg.max_norm)
     update = partial(local_update, t=t, both=both, pull=cfg.pull, messages=env.messages)
     served = fedavg.inputs(state.server, t, env)
-    done, reports = env.map(update, {k: Inputs(given, state.personal[k]) for k, given in served.items()})
+    done, reports = env.map(update, {k: Inputs(given, state.personal.ref(k)) for k, given in served.items()})
     uploads = {k: update.upload for k, update in done.items()}
-    personal = tuple(done[k].personal if k in done else v for k, v in enumerate(state.personal))
+    personal = state.personal.with_({k: update.personal for k, update in done.items()})
     result = fedavg.ended(state.server, fedavg.weighted_mean(uploads), Results(uploads, reports), t, env)
     return replace(
         result,
         state=State(result.state, personal),
         models=personal,
-        accuracy_before=state.server.accuracy,
+        accuracy_before=[*state.server.accuracy],
     )
 
 
-def client_models(state: State) -> tuple[se.Model, ...]:
+def client_models(state: State) -> Clients[se.Model]:
     """The personal ones."""
     return state.personal
 
@@ -134,10 +135,10 @@ def local_update(
     turn = trainer.turn(k, t, w)
     first = turn.train(both[0])
     trained = turn.model()
-    turn.load(given.personal)
+    turn.load(given.personal.get())
     drawn = replace(both[1], pull=Pull(w, pull) if pull else None, stream=" personal")
     report = train_and_test(turn, drawn).plus(first)
-    sent = send(trained, k, t, messages, upload)
+    sent = send(trained, k, t, messages, upload.get())
     return Done(
         Update(fedavg.Update(trained, sent, trainer.num_samples(k), report.accuracy), turn.model()), report
     )

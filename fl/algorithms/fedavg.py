@@ -30,6 +30,8 @@ import sparse_engine as se
 from fl import config
 from fl.algorithms.base import Env, Round, Traffic, apart, mean, server
 from fl.algorithms.messages import Sent, send
+from fl.clients.base import Clients, Ref
+from fl.clients.memory import InMemory
 from fl.config import Count, Messages, Positive, Section
 from fl.train.local import Local
 from fl.train.report import Done
@@ -64,14 +66,14 @@ class Server:
 
     model: se.Model  # w^t
     sent: Sent  # its message
-    uploads: tuple[Sent | None, ...]  # the clients' last messages, where these lost something
+    uploads: Clients[Sent | None]  # the clients' last messages, where these lost something
     tested: tuple[float | None, ...]  # accuracy of w^t on every client's test samples
-    accuracy: tuple[float | None, ...]  # of the w_k that every client trained last; None: it never did
+    accuracy: Clients[float | None]  # of the w_k that every client trained last; None: it never did
 
 
 class Inputs(NamedTuple):
     model: se.Model  # w^t as it arrived
-    upload: Sent | None  # the client's last message
+    upload: Ref[Sent | None]  # the client's last message
 
 
 class Update(NamedTuple):
@@ -107,22 +109,21 @@ def local_update(
     turn = trainer.turn(k, t, given.model)
     report = train_and_test(turn, local)
     trained = turn.model()
-    sent = send(trained, k, t, messages, given.upload)
+    sent = send(trained, k, t, messages, given.upload.get())
     return Done(Update(trained, sent, trainer.num_samples(k), report.accuracy), report)
 
 
 def first(model: se.Model, env: Env) -> Server:
     """Before round 0."""
-    nothing = (None,) * env.num_clients
     sent = send(model, env.num_clients, 0, env.messages)
-    return Server(model, sent, uploads=nothing, tested=tested(model, env), accuracy=nothing)
+    return Server(model, sent, uploads=env.alike(None), tested=tested(model, env), accuracy=env.alike(None))
 
 
 def inputs(state: Server, t: int, env: Env) -> dict[int, Inputs]:
     """What the clients of S_t start from, by number."""
     size = env.config.clients_per_round or _as_many_as_neighbours(env)
     clients = env.rng("clients", t).choice(env.num_clients, size, replace=False)
-    return {k: Inputs(state.sent.model, state.uploads[k]) for k in sorted(clients.tolist())}
+    return {k: Inputs(state.sent.model, state.uploads.ref(k)) for k in sorted(clients.tolist())}
 
 
 def _as_many_as_neighbours(env: Env) -> int:
@@ -143,9 +144,14 @@ def served(state: Server, model: se.Model, done: Mapping[int, Update], t: int, e
     """The server with its new model, and a message of it. The server is the node after the last client."""
     sent = send(model, env.num_clients, t + 1, env.messages, state.sent)
     lossy = {k: update.sent if update.sent.lost is not None else None for k, update in done.items()}
-    uploads = tuple(lossy.get(k, old) for k, old in enumerate(state.uploads))
-    accuracy = tuple(done[k].accuracy if k in done else old for k, old in enumerate(state.accuracy))
-    return Server(model, sent, uploads, tested(model, env), accuracy)
+    accuracy = {k: update.accuracy for k, update in done.items()}
+    return Server(
+        model,
+        sent,
+        uploads=state.uploads.with_(lossy),
+        tested=tested(model, env),
+        accuracy=state.accuracy.with_(accuracy),
+    )
 
 
 def traffic(state: Server, done: Mapping[int, Update], env: Env) -> Traffic:
@@ -158,7 +164,7 @@ def ended(state: Server, model: se.Model, results: Results[Update], t: int, env:
     now = served(state, model, done, t, env)
     return Round(
         now,
-        models=[done[k].model if k in done else model for k in range(env.num_clients)],
+        models=InMemory([model] * env.num_clients).with_({k: update.model for k, update in done.items()}),
         schedule=apart(env.num_clients),
         traffic=traffic(state, done, env),
         reports=reports,
@@ -174,8 +180,7 @@ def ended(state: Server, model: se.Model, results: Results[Update], t: int, env:
 
 def tested(model: se.Model, env: Env) -> tuple[float | None, ...]:
     """Accuracy of `model` on every client's test samples."""
-    found = env.map(test, dict.fromkeys(range(env.num_clients), model)).values
-    return tuple(found[k] for k in range(env.num_clients))
+    return tuple(env.map(test, dict.fromkeys(range(env.num_clients), model)).values.values())
 
 
 def test(trainer: Trainer, k: int, model: se.Model) -> Done[float | None]:

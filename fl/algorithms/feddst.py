@@ -98,5 +98,5 @@ def local_update(
         turn.load(given.model.with_pattern(mask))
     report = train_and_test(turn, local).plus(work)
     trained = turn.model()
-    sent = send(trained, k, t, messages, given.upload, known=given.model.bitmap)
+    sent = send(trained, k, t, messages, given.upload.get(), known=given.model.bitmap)
     return Done(Update(trained, sent, trainer.num_samples(k), report.accuracy), report)

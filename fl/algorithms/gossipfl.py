@@ -28,7 +28,7 @@ import numpy as np
 from pydantic import Field
 
 import sparse_engine as se
-from fl.algorithms.base import Env, Inputs, Round, at_once
+from fl.algorithms.base import Env, Inputs, Peers, Round, at_once
 from fl.algorithms.messages import Sent, send
 from fl.config import Messages, Positive, Section
 from fl.train.local import Local
@@ -50,21 +50,16 @@ class Client:
     sent: Sent  # the message of its part on the next round's mask
 
 
-@dataclass(frozen=True)
-class State:
-    clients: tuple[Client, ...]
-
-
-def init(env: Env) -> State:
+def init(env: Env) -> Peers[Client]:
     mask = shared_mask(env, 0)
     first = Client(env.initial, send(env.initial.with_pattern(mask), 0, 0, env.messages, known=mask))
-    return State((first,) * env.num_clients)
+    return Peers(env.alike(first))
 
 
-def run_round(state: State, t: int, env: Env) -> Round:
+def run_round(state: Peers[Client], t: int, env: Env) -> Round:
     local, mask = env.local(t, max_norm=env.config.max_norm), shared_mask(env, t + 1)
     update = partial(local_update, t=t, next_mask=mask, local=local, messages=env.messages)
-    return at_once(State, state.clients, groups(env, t), update, env)
+    return at_once(state, groups(env, t), update, env)
 
 
 def local_update(

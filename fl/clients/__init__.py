@@ -1,1 +1,1 @@
-"""What clients keep between rounds."""
+"""What clients keep between rounds: the population (base.py), and where it is kept."""

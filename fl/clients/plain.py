@@ -3,11 +3,12 @@
     dataclass              {"type": its name, "fields": {...}}
     se.Model, se.Bitmap    {"state": name}, {"bitmap": name}: tensors under name/bitmap, name/values, ...
     tuple                  {"items": [...]}
+    Clients                {"clients": [...], "versions": [...]}: a value and a version per client
     number, string, None   itself
 
 An object that appears twice is stored once, and comes back as one. Nothing else is accepted, and nothing of
 what is read decides which code runs: the types are given by the caller, and what is read is compared with
-the hints of their fields (`check`). A `tuple[X, ...]` in a state holds one X per client.
+the hints of their fields (`check`). `Clients[X]` and `tuple[X, ...]` in a state hold one X per client.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,8 @@ import torch
 from torch import Tensor
 
 import sparse_engine as se
+from fl.clients.base import Clients
+from fl.clients.memory import InMemory
 from fl.errors import StoreError
 
 Plain = Any  # what JSON holds
@@ -65,7 +68,7 @@ def wanted(plain: Plain, layout: se.Layout) -> dict[str, Wanted]:
 
 
 def check(value: Any, hint: Any, num_clients: int, where: str = "state") -> None:
-    """StoreError: `value` is not of the type `hint`, or a tuple in it has another length than clients."""
+    """StoreError: `value` is not of the type `hint`, or has not one item per client where it should."""
     options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     for option in options:
         if _is(value, option):
@@ -76,17 +79,31 @@ def check(value: Any, hint: Any, num_clients: int, where: str = "state") -> None
 
 
 def _check_parts(value: Any, hint: Any, num_clients: int, where: str) -> None:
-    if get_origin(hint) is tuple:
+    if get_origin(hint) in (tuple, Clients):
         hints = get_args(hint)
-        if hints[-1] is Ellipsis:
+        if hints[-1] is Ellipsis or get_origin(hint) is Clients:
             hints = hints[:1] * num_clients
         if len(value) != len(hints):
             raise StoreError(f"{where}: expected {len(hints)} items, got {len(value)}")
         for i, (item, kind) in enumerate(zip(value, hints, strict=True)):
             check(item, kind, num_clients, f"{where}[{i}]")
     elif is_dataclass(value) and not isinstance(value, se.Model | se.Bitmap):
-        for name, kind in get_type_hints(type(value)).items():
+        for name, kind in _hints(type(value), get_args(hint)).items():
             check(getattr(value, name), kind, num_clients, f"{where}.{name}")
+
+
+def _hints(kind: type, given: tuple[Any, ...]) -> dict[str, Any]:
+    """Of the fields of a dataclass, with the types that it was `given` in place of its type variables."""
+    free = getattr(kind, "__parameters__", ())
+    known = dict(zip(free, given or (Any,) * len(free), strict=True))
+
+    def filled(hint: Any) -> Any:
+        inside = getattr(hint, "__parameters__", ())
+        if inside:
+            return hint[tuple(known[one] for one in inside)]
+        return known.get(hint, hint)
+
+    return {name: filled(hint) for name, hint in get_type_hints(kind).items()}
 
 
 def _is(value: Any, hint: Any) -> bool:
@@ -116,7 +133,7 @@ def _named(plain: Plain) -> Iterator[tuple[str, str]]:
                 yield "state", name
             case {"bitmap": str(name)}:
                 yield "bitmap", name
-            case {"items": list(items)}:
+            case {"items": list(items)} | {"clients": list(items)}:
                 left += items
             case {"fields": dict(parts)}:
                 left += parts.values()
@@ -134,10 +151,13 @@ def _plain(value: Any, tensors: dict[str, Tensor], names: dict[int, str]) -> Pla
         return {kind: names[id(value)]}
     if isinstance(value, tuple) and type(value) is tuple:
         return {"items": [_plain(item, tensors, names) for item in value]}
+    if isinstance(value, Clients):
+        versions = [value.ref(k).version for k in range(len(value))]
+        return {"clients": [_plain(item, tensors, names) for item in value], "versions": versions}
     if is_dataclass(value) and not isinstance(value, type):
         parts = {f.name: _plain(getattr(value, f.name), tensors, names) for f in fields(value)}
         return {"type": type(value).__name__, "fields": parts}
-    known = "models, masks, numbers, strings, tuples or dataclasses"
+    known = "models, masks, numbers, strings, clients, tuples or dataclasses"
     raise TypeError(f"expected {known}, got {type(value).__name__}")
 
 
@@ -158,9 +178,16 @@ class _Reader:
                 return self._once("bitmap", name)
             case {"items": list(items)}:
                 return tuple(self.value(item) for item in items)
+            case {"clients": list(items), "versions": list(versions)} if len(items) == len(versions):
+                return InMemory(map(self.value, items), map(self._version, versions))
             case {"type": str(name), "fields": dict(parts)} if name in self.types:
                 return self._dataclass(self.types[name], parts)
         raise StoreError(f"expected a stored value of the types {list(self.types)}, got {str(plain)[:200]}")
+
+    def _version(self, plain: Plain) -> int:
+        if type(plain) is not int or not 0 <= plain < _INTEGERS:
+            raise StoreError(f"expected versions from 0 on, got {str(plain)[:60]}")
+        return plain
 
     def _dataclass(self, kind: type, parts: dict[str, Plain]) -> Any:
         try:

@@ -3,7 +3,7 @@
     checkpoint/round-00012/
         tensors-00000.safetensors ...    models and masks, about SHARD bytes per file (fl/run/shards.py)
         state.json                       {"sha256": of the body, "body": {
-                                             "format": 2, "round": 12, "config": TOML,
+                                             "format": 3, "round": 12, "config": TOML,
                                              "marks": {file that grows: {"bytes", "sha256"}} of its beginning,
                                              "history": where it ran (fl/run/history.py),
                                              "state": plain values (fl/clients/plain.py),
@@ -35,7 +35,7 @@ from fl.run.growing import Mark
 from fl.run.history import History
 from fl.run.leftovers import remove_folder
 
-FORMAT = 2
+FORMAT = 3
 SHARD = 1 << 28
 _KEYS = ("format", "round", "config", "marks", "history", "state", "files")
 _HEX = frozenset("0123456789abcdef")
@@ -183,7 +183,8 @@ def _body(folder: Path, t: int) -> dict[str, Any]:
         raise CheckpointError(f"{names.STATE}: expected another checksum: it was changed or damaged")
     if body.get("format") != FORMAT or body.get("round") != t:
         got = f"format {shown(body.get('format'))} of round {shown(body.get('round'))}"
-        other = "; finish it with the version of sparsefl that wrote it" if body.get("format") == 1 else ""
+        older = body.get("format") in range(1, FORMAT)
+        other = "; finish it with the version of sparsefl that wrote it" if older else ""
         raise CheckpointError(f"expected format {FORMAT} of round {t}, got {got}{other}")
     if set(body) != set(_KEYS):
         raise CheckpointError(f"{names.STATE}: expected the keys {list(_KEYS)}, got {str([*body])[:200]}")

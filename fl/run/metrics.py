@@ -12,6 +12,7 @@ import numpy as np
 
 import sparse_engine as se
 from fl.algorithms.base import Round, mean
+from fl.clients.base import Population
 from fl.config import Config
 from fl.keys import Key, summed
 from fl.run import keys, stopping
@@ -175,10 +176,11 @@ def _last(rounds: Sequence[Record], key: str) -> float | None:
     return mean(line.get(key) for line in rounds[-LAST:])
 
 
-def _densities(models: Sequence[se.Model]) -> Record:
-    densities = [model.density for model in models]
+def _densities(models: Population[se.Model]) -> Record:
     layout = models[0].layout
-    counts = np.mean([model.bitmap.counts.numpy() for model in models], axis=0)
+    each = [(model.density, model.bitmap.counts.numpy()) for model in models]  # each is read once
+    densities, stored = zip(*each, strict=True)
+    counts = np.mean(stored, axis=0)
     layers = counts / np.maximum(np.array(layout.segments.sizes), 1)
     return {
         "density_mean": fmean(densities),

@@ -7,7 +7,7 @@
 
 Which model is a client's, the algorithm says (`of_clients`):
 
-    def client_models(state) -> Sequence[se.Model]     in its module: one model per client
+    def client_models(state) -> Population[se.Model]   in its module: one model per client
     def server_model(state) -> se.Model                where it has a server
 
 An algorithm without `client_models` whose state has `clients`, each with a `model`, needs none. This is what
@@ -23,7 +23,6 @@ is stored, and so what can be handed out:
 """
 
 import copy
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +32,8 @@ from torch import nn
 
 import sparse_engine as se
 from fl import algorithms
-from fl.algorithms.base import Algorithm
+from fl.algorithms.base import Algorithm, models_of
+from fl.clients.base import Population
 from fl.config import Config
 from fl.data import Dataset
 from fl.errors import ConfigError, RunDirError
@@ -55,7 +55,7 @@ class Trained:
     problems: tuple[str, ...] = ()  # damaged checkpoints that were left aside, a line each
 
     @cached_property
-    def clients(self) -> Sequence[se.Model]:
+    def clients(self) -> Population[se.Model]:
         """One model per client."""
         return of_clients(self.algorithm, self.state, self.config.algorithm)
 
@@ -133,14 +133,15 @@ def client_network(path: Path | str, k: int) -> nn.Module:
     return trained.network(trained.client(k))
 
 
-def of_clients(algorithm: Algorithm, state: Any, name: str) -> Sequence[se.Model]:
+def of_clients(algorithm: Algorithm, state: Any, name: str) -> Population[se.Model]:
     """One model per client out of an algorithm's state. ConfigError: the algorithm does not say which."""
     told = getattr(algorithm, "client_models", None)
     if told is not None:
-        return tuple(told(state))
+        found: Population[se.Model] = told(state)
+        return found
     clients = getattr(state, "clients", ())
-    if clients and all(isinstance(getattr(client, "model", None), se.Model) for client in clients):
-        return tuple(client.model for client in clients)
+    if clients and isinstance(getattr(clients[0], "model", None), se.Model):  # all are of one type
+        return models_of(clients)
     raise ConfigError(
         f"expected {name} to say which model of its state is a client's, got neither a function "
         "client_models(state) in its module, nor a state whose clients each have a model"

@@ -6,7 +6,7 @@ from typing import Any, get_type_hints
 
 import sparse_engine as se
 from fl import config
-from fl.algorithms.base import Algorithm
+from fl.algorithms.base import Algorithm, Peers
 from fl.algorithms.messages import Sent
 from fl.clients import plain as store
 from fl.config import Config
@@ -19,8 +19,8 @@ from fl.run.names import CONFIG
 def state_of(folder: Path, head: Head, algorithm: Algorithm, cfg: Config, layout: se.Layout) -> Any:
     """What `algorithm` kept after the round of `head`, a checkpoint in `folder`. StoreError or
     CheckpointError: that does not fit the run."""
-    kinds = {name: x for name, x in vars(algorithm).items() if isinstance(x, type)}
-    types = {"Sent": Sent} | {name: kind for name, kind in kinds.items() if is_dataclass(kind)}
+    kinds = {name: x for name, x in vars(algorithm).items() if isinstance(x, type) and is_dataclass(x)}
+    types = {"Sent": Sent, "Peers": Peers} | kinds
     if head.round >= cfg.num_rounds:
         last = cfg.num_rounds - 1
         raise CheckpointError(f"expected a round up to {last}, the last of the run, got {head.round}")

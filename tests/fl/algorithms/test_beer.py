@@ -11,6 +11,7 @@ from fakes import Serial, Trainer, make_env
 import sparse_engine as se
 from fl import config
 from fl.algorithms import beer
+from fl.clients.memory import InMemory
 from fl.config import Training
 from fl.run import runs
 from fl.run.rundir import METRICS, read_jsonl
@@ -159,7 +160,7 @@ def test_clipping_and_weight_decay():
     assert world.executor.trainer.told("momentum", "max_norm") == [(0.0, 7.0)] * 3
     world = env(lr=0.1, gradient="full", max_norm=0.5, training={"weight_decay": 0.1})
     ones, zeros = model([1] * 5), model([0] * 5)
-    state = beer.State((beer.Client(ones, zeros, zeros, ones, zeros),) * 3)
+    state = beer.State(InMemory([beer.Client(ones, zeros, zeros, ones, zeros)] * 3))
     done = beer.run_round(state, 0, world)
     g = numbers([c.g for c in done.state.clients])
     wanted = 1 - GOALS[:3] + 0.1

@@ -15,6 +15,7 @@ import sparse_engine as se
 from fl.algorithms import da_dpfl
 from fl.algorithms.da_dpfl import Client, Config, State
 from fl.algorithms.messages import Sent
+from fl.clients.memory import InMemory
 from fl.rng import stream
 from fl.world import topology
 from sparse_engine.model.model import Entry
@@ -66,16 +67,14 @@ def env(num_clients=3, num_rounds=100, kind="full", **settings):
 )
 def test_who_is_waited_for_is_a_matter_of_masks(masks, wanted):
     """Client 2 takes from 0 and 1 and waits for the first: whose mask is smaller, or else by reuse index."""
-    clients = [
-        Client(INITIAL, bitmap(mask), bitmap(mask), 1.0, 1.0, sent=Sent.exact(INITIAL)) for mask in masks
-    ]
+    clients = [client(INITIAL, mask, mask, 1.0, 1.0) for mask in masks]
     graph = topology.make("edges", 3, edges=[(2, 0), (2, 1)])
     world = replace(env(), topology=graph)
-    after = da_dpfl.run_round(State(tuple(clients)), 5, world)
+    after = da_dpfl.run_round(State(InMemory(clients)), 5, world)
     assert after.schedule.wait.of(2).tolist() == [wanted]
     assert world.executor.waves == [[0, 1], [2]]
     turns = [3 * 5 * 2 * mask.count("1") + 3 * 8 for mask in masks]  # 5 epochs of a sample; growth is dense
-    assert da_dpfl.expected_flop(State(tuple(clients)), 5, world) == turns
+    assert da_dpfl.expected_flop(State(InMemory(clients)), 5, world) == turns
     seconds = 5 / 80e12 * np.array(turns)
     assert after.schedule.finish[:2] == pytest.approx(seconds[:2])
     assert after.schedule.start[2] == after.schedule.finish[wanted]
@@ -104,13 +103,19 @@ def test_pqi_that_the_engine_refuses_is_refused(wrong):
     assert str(theirs.value) in str(ours.value)
 
 
+def client(state, mask, first_mask, *drifts):
+    return Client(state, bitmap(mask), bitmap(first_mask), Sent.exact(state), *drifts)
+
+
 def three(t_star=None):
     """Three clients in the middle of a run: masks, models of the last round, first masks, drifts."""
     return State(
-        (
-            Client(model("1010", [2, 6], 1), bitmap("1100"), bitmap("1100"), 23.0, 10.0),
-            Client(model("1100", [4, 8], 4), bitmap("0110"), bitmap("0110"), 40.0, 10.0),
-            Client(model("0011", [1, 3], 7), bitmap("1011"), bitmap("1001"), 10.0, 10.0),
+        InMemory(
+            [
+                client(model("1010", [2, 6], 1), "1100", "1100", 23.0, 10.0),
+                client(model("1100", [4, 8], 4), "0110", "0110", 40.0, 10.0),
+                client(model("0011", [1, 3], 7), "1011", "1001", 10.0, 10.0),
+            ]
         ),
         t_star,
     )
@@ -186,7 +191,7 @@ def test_squared_drift_is_one_norm():
 
 
 def test_the_first_round_has_no_votes():
-    fresh = State(tuple(Client(c.model, c.mask, c.first_mask) for c in three().clients))
+    fresh = State(InMemory(Client(c.model, c.mask, c.first_mask, c.sent) for c in three().clients))
     after = da_dpfl.run_round(fresh, 0, env(delta_pr=1e9))
     assert after.columns["vote"] == [None] * 3 and after.columns["drift_ratio"] == [None] * 3
     assert after.state.t_star is None
@@ -227,7 +232,7 @@ def test_unpruned_weights_are_kept_and_sent_as_in_the_authors_code():
     assert bits(client.mask) == "0010" == bits(pruned.state.clients[0].mask)  # RigL of the pruned weights
     assert due.columns["pruned"] == [True] * 3 and due.columns["drift"][0] == client.drift == 24
     # client 1 waits for 0 and gets both of its weights
-    assert torch.equal(client.message.model.values, client.model.values)
+    assert torch.equal(client.sent.model.values, client.model.values)
     assert world.executor.trainer.starts[2].values.tolist()[0] == (13 + 4) / 2  # pruned: client 1's alone
     later = env(**settings, send="unpruned")
     da_dpfl.run_round(due.state, 12, later)
@@ -274,7 +279,8 @@ def test_full_graph_with_full_masks_is_a_plain_mean():
     values = torch.arange(12.0).view(3, 4) ** 2
     old = [model("1111", row.tolist(), k) for k, row in enumerate(values)]
     world = env(max_wait=0)
-    da_dpfl.run_round(State(tuple(Client(m, everything, everything) for m in old)), 0, world)
+    clients = InMemory(Client(m, everything, everything, Sent.exact(m)) for m in old)
+    da_dpfl.run_round(State(clients), 0, world)
     for start in world.executor.trainer.starts.values():
         assert torch.allclose(start.values, values.mean(0)) and start.rest.tolist() == [1.0]
 

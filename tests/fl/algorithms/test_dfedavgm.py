@@ -6,8 +6,10 @@ import torch
 from by_hand import W0, env, model, numbers, rounds
 
 from fl.algorithms import dfedavgm
-from fl.algorithms.dfedavgm import Client, Config, State
+from fl.algorithms.base import Peers
+from fl.algorithms.dfedavgm import Client, Config
 from fl.algorithms.messages import send
+from fl.clients.memory import InMemory
 from fl.config import Messages
 
 GAINS = np.array([[3, -3, 0, 3, 3], [6, 6, -6, 0, 6], [0, 12, 12, 12, 9]])  # Q leaves them as they are
@@ -69,7 +71,7 @@ def test_doubly_stochastic_mixing_moves_the_mean_by_the_mean_difference(kind, ke
     quantised = [
         send(model(row), k, 0, Messages(values="q16", error_feedback=False)) for k, row in enumerate(d)
     ]
-    state = State(tuple(Client(model(row), q) for row, q in zip(x, quantised, strict=True)))
+    state = Peers(InMemory(Client(model(row), q) for row, q in zip(x, quantised, strict=True)))
     (done,) = rounds(dfedavgm, world, 1, state, 1)
     mean = numbers(done.models).mean(0)
     moved = x.mean(0) + numbers(q.model for q in quantised).mean(0)

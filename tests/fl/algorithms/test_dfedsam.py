@@ -8,8 +8,10 @@ from fakes import Serial, make_env, trained
 
 import sparse_engine as se
 from fl.algorithms import dfedavgm, dfedsam
-from fl.algorithms.dfedsam import Client, Config, State
+from fl.algorithms.base import Peers
+from fl.algorithms.dfedsam import Client, Config
 from fl.algorithms.messages import Sent
+from fl.clients.memory import InMemory
 from fl.config import Messages
 from fl.run import setup
 from fl.train.worker import Worker
@@ -63,7 +65,7 @@ def test_what_training_is_told():
 def test_doubly_stochastic_mixing_keeps_the_mean(kind, kept):
     draw = np.random.default_rng(0)
     old, nothing = draw.normal(size=(8, 5)), np.zeros((8, 5))
-    state = State(tuple(Client(model(x), Sent.exact(model(x))) for x in old))
+    state = Peers(InMemory(Client(model(x), Sent.exact(model(x))) for x in old))
     (done,) = rounds(dfedsam, env(Config(), nothing, kind, degree=3), 1, state)
     mean = numbers(done.models).mean(0)
     assert np.allclose(mean, old.mean(0), atol=1e-6) == kept

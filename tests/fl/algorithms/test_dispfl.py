@@ -6,9 +6,11 @@ from by_hand import bitmap, bits, env, model, rounds
 
 import sparse_engine as se
 from fl.algorithms import da_dpfl, dispfl
-from fl.algorithms.dispfl import Client, Config, State
+from fl.algorithms.base import Peers
+from fl.algorithms.dispfl import Client, Config
 from fl.algorithms.messages import Sent
 from fl.clients import plain as store
+from fl.clients.memory import InMemory
 from fl.run import checkpoint, runs, setup
 from fl.run.rundir import CLIENTS, METRICS, read_jsonl
 from fl.run.runs import Options
@@ -20,7 +22,7 @@ def three():
     """Three clients in the middle of a run: models of the last round with their masks, masks of this one."""
     models = model([2, 6, 1], "1010"), model([4, 8, 4], "1100"), model([1, 3, 7], "0011")
     masks = "1100", "0110", "1011"
-    return State(tuple(Client(x, bitmap(m), Sent.exact(x)) for x, m in zip(models, masks, strict=True)))
+    return Peers(InMemory(Client(x, bitmap(m), Sent.exact(x)) for x, m in zip(models, masks, strict=True)))
 
 
 def test_two_rounds_by_hand():
@@ -64,7 +66,7 @@ def test_first_masks_are_those_of_da_dpfl():
 def test_random_growth():
     (done,) = rounds(dispfl, env(Config(grow="random"), GAINS, "full"), 1, three())
     assert [client.mask.nnz for client in done.state.clients] == [2, 2, 3]
-    alike = State((three().clients[0],) * 6)
+    alike = Peers(InMemory([three().clients[0]] * 6))
     (done,) = rounds(dispfl, env(Config(grow="random", alpha0=0.5), [[1.0] * 5] * 6, "full"), 1, alike)
     assert len({bits(client.mask) for client in done.state.clients}) > 1  # everybody draws for itself
 

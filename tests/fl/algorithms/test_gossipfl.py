@@ -9,8 +9,10 @@ from by_hand import INITIAL, W0, bitmap, bits, env, model, numbers, rounds
 
 import sparse_engine as se
 from fl.algorithms import dfedsam, gossipfl
-from fl.algorithms.gossipfl import Client, Config, State
+from fl.algorithms.base import Peers
+from fl.algorithms.gossipfl import Client, Config
 from fl.algorithms.messages import Sent, send
+from fl.clients.memory import InMemory
 from fl.config import Messages
 
 GAINS = np.array([[1, 2, 3, 4, 1], [2, 5, 3, 1, 2], [3, 2, 0, 4, 6]])
@@ -62,7 +64,7 @@ def test_what_is_not_on_the_mask_stays_bit_by_bit(kind):
     for x in old:
         x.values[draw.integers(4)] = -0.0
     mask = bitmap("0101")
-    state = State(tuple(Client(x, Sent.exact(x.with_pattern(mask))) for x in old))
+    state = Peers(InMemory(Client(x, Sent.exact(x.with_pattern(mask))) for x in old))
     world = env(Config(), np.zeros((7, 5)), kind)
     rounds(gossipfl, world, 1, state, 3)
     neighbours = gossipfl.groups(world, 3)
@@ -80,7 +82,7 @@ def test_what_is_not_on_the_mask_stays_bit_by_bit(kind):
 def test_groups_keep_the_mean(num_clients):
     old = np.random.default_rng(1).normal(size=(num_clients, 5))
     mask = bitmap("1100")
-    state = State(tuple(Client(model(x), Sent.exact(model(x).with_pattern(mask))) for x in old))
+    state = Peers(InMemory(Client(model(x), Sent.exact(model(x).with_pattern(mask))) for x in old))
     (done,) = rounds(gossipfl, env(Config(), 0 * old, "random"), 1, state)
     assert numbers(done.models).mean(0) == pytest.approx(old.mean(0), abs=1e-6)
 
@@ -115,7 +117,7 @@ def test_any_two_meet_equally_often():
 
 def test_who_is_left_alone_goes_on_with_its_own_model():
     old = np.random.default_rng(2).normal(size=(7, 5))
-    state = State(tuple(Client(model(x), Sent.exact(model(x).with_pattern(bitmap("1111")))) for x in old))
+    state = Peers(InMemory(Client(model(x), Sent.exact(model(x).with_pattern(bitmap("1111")))) for x in old))
     world = env(Config(), 0 * old, "random")
     (done,) = rounds(gossipfl, world, 1, state)
     (alone,) = np.flatnonzero(gossipfl.groups(world, 0).degrees == 0)

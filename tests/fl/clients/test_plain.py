@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pytest
 import torch
@@ -10,6 +10,8 @@ from helpers import randn
 
 import sparse_engine as se
 from fl.clients import plain as store
+from fl.clients.base import Clients
+from fl.clients.memory import InMemory
 from fl.clients.plain import StoreError
 
 LAYOUT = se.Layout(("w",), ((3, 50),))
@@ -110,6 +112,45 @@ def test_a_state_is_as_its_hints_say():
     ]:
         with pytest.raises(StoreError, match=message):
             store.check(bad, All, num_clients=2)
+
+
+P = TypeVar("P")
+
+
+@dataclass(frozen=True)
+class Group(Generic[P]):
+    members: Clients[P]
+    first: P | None = None
+
+
+def test_clients_come_back_with_their_versions():
+    first = InMemory([Thing(a_state(k)) for k in range(3)])
+    clients = first.with_({1: Thing(None)}).with_({1: Thing(2), 2: 7})
+    again = there_and_back(clients)
+    assert [again.ref(k).version for k in range(3)] == [0, 2, 1] and again[1] == Thing(2) and again[2] == 7
+    assert torch.equal(again[0].model.values, clients[0].model.values)
+    plain, tensors = store.take_apart(clients)
+    assert set(store.wanted(plain, LAYOUT)) == set(tensors) and len(tensors) == 4
+
+
+@pytest.mark.parametrize("versions", [[0], [0, 1, 2], [0, -1], [0, True], [0, 1.0], [0, 1 << 63], None])
+def test_versions_that_are_none_are_refused(versions):
+    with pytest.raises(StoreError, match="expected versions from 0 on|expected a stored value"):
+        store.put_together({"clients": [1, 2], "versions": versions}, {}, {}, LAYOUT)
+
+
+def test_clients_are_as_the_hint_says():
+    good = Group(InMemory([One(a_state()), One(a_state())]))
+    store.check(good, Group[One], num_clients=2)
+    store.check(good, Group, num_clients=2)  # of anything
+    for bad, hint, message in [
+        (Group(InMemory([One(a_state())])), Group[One], "state.members: expected 2 items, got 1"),
+        (good, Group[int], r"state.members.0.: expected int, got One"),
+        (Group(good.members, first=3), Group[One], "state.first: expected One or NoneType, got 3"),
+        (Group((1, 2)), Group[int], "state.members: expected Clients"),
+    ]:
+        with pytest.raises(StoreError, match=message):
+            store.check(bad, hint, num_clients=2)
 
 
 def test_values_nested_too_deeply_are_refused():

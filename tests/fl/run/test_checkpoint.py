@@ -128,7 +128,7 @@ def test_none_is_an_error(tmp_path):
 def test_another_format_or_round_is_refused(tmp_path):
     folder = save(tmp_path, 4)
     folder.rename(tmp_path / "round-00005")
-    with pytest.raises(CheckpointError, match="expected format 2 of round 5, got format 2 of round 4"):
+    with pytest.raises(CheckpointError, match="expected format 3 of round 5, got format 3 of round 4"):
         load(tmp_path)
 
 
@@ -139,11 +139,11 @@ def rewritten(path, **changes):
     (path / "state.json").write_text(json.dumps({"sha256": digest, "body": body}))
 
 
-def test_the_format_of_older_versions_is_refused_by_name(tmp_path):
-    rewritten(save(tmp_path, 4), format=1)
-    with pytest.raises(
-        CheckpointError, match="got format 1 of round 4; finish it with the version .*wrote it"
-    ):
+@pytest.mark.parametrize("older", [1, 2])
+def test_the_format_of_older_versions_is_refused_by_name(tmp_path, older):
+    rewritten(save(tmp_path, 4), format=older)
+    message = f"got format {older} of round 4; finish it with the version .*wrote it"
+    with pytest.raises(CheckpointError, match=message):
         load(tmp_path)
 
 

@@ -69,7 +69,7 @@ def test_every_algorithm_says_which_models_are_its_clients():
     """A new one that forgets it is found here: its state is `clients` with a `model`, or it says so."""
     for name, algorithm in algorithms.registered().items():
         kind = getattr(algorithm, "Client", None)
-        assert hasattr(algorithm, "client_models") or "model" in kind.__annotations__, name
+        assert hasattr(algorithm, "client_models") or "model" in {*kind.__annotations__, *dir(kind)}, name
 
 
 def test_networks_are_dense_with_zeros(peers):
