@@ -10,6 +10,7 @@ step. Counts of ones are no part of it: who decodes has them from elsewhere, and
 exactly those is refused.
 """
 
+from math import log2
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +36,7 @@ class Flips(NamedTuple):
 def flips(bitmap: Bitmap, known: Bitmap | None = None) -> Flips:
     """From `known`, or from a mask without entries, to `bitmap`."""
     if known is None:
-        return Flips(torch.zeros_like(bitmap.counts), bitmap.counts)
+        return Flips(bitmap.counts.new_zeros(len(bitmap.segments)), bitmap.counts)
     _same_segments(bitmap.segments, known)
     a, b = known.words, bitmap.words
     gone, come = (bitmaps.make(words, bitmap.segments) for words in (a & ~b, b & ~a))
@@ -75,16 +76,14 @@ def _strings(flips: Flips, segments: Segments, known: Bitmap | None) -> list[tup
     grown = flips.grown.tolist()
     if known is None:
         return list(zip(grown, segments.sizes, strict=True))
-    were, dropped = known.counts.tolist(), flips.dropped.tolist()
-    each = zip(dropped, grown, were, segments.sizes, strict=True)
+    each = zip(flips.dropped.tolist(), grown, known.stored, segments.sizes, strict=True)
     return [pair for d, g, k, n in each for pair in ((d, k), (g, n - k))]
 
 
 def _information(ones: int, bits: int) -> float:
     if not 0 < ones < bits:
         return 0.0
-    share = np.array([ones, bits - ones]) / bits
-    return float(-bits * (share * np.log2(share)).sum())
+    return -sum(n * log2(n / bits) for n in (ones, bits - ones))
 
 
 def _check(segments: Segments, known: Bitmap | None) -> None:

@@ -39,8 +39,8 @@ def form(layout: Layout) -> Form:
     fingerprint = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
     ends = list(accumulate((prod(entry.shape) for entry in layout.floats), initial=0))
     parts = [*zip(layout.floats, map(slice, ends, ends[1:]), strict=False)]
-    weights = tuple(part for entry, part in parts if len(entry.shape) > 1)
-    vectors = tuple(part for entry, part in parts if len(entry.shape) <= 1)
+    weights = _joined(part for entry, part in parts if len(entry.shape) > 1)
+    vectors = _joined(part for entry, part in parts if len(entry.shape) <= 1)
     integers = sum(prod(entry.shape) for entry in layout.integers)
     return Form(fingerprint, weights, vectors, _length(weights), _length(vectors), integers)
 
@@ -59,7 +59,9 @@ def with_weights(state: Model, numbers: Tensor) -> Model:
 
 
 def parts(flat: Tensor, where: tuple[slice, ...]) -> Tensor:
-    """Return the entries of `flat` at these slices, one after the other."""
+    """Return the entries of `flat` at these slices, one after the other; a view where there is one slice."""
+    if len(where) == 1:
+        return flat[where[0]]
     return torch.cat([flat[part] for part in where]) if where else flat[:0]
 
 
@@ -67,6 +69,16 @@ def put(flat: Tensor, where: tuple[slice, ...], numbers: Tensor) -> None:
     """Write `numbers` into `flat` at these slices: the inverse of `parts`."""
     for part, values in zip(where, numbers.split([part.stop - part.start for part in where]), strict=True):
         flat[part] = values
+
+
+def _joined(parts: Iterable[slice]) -> tuple[slice, ...]:
+    """Return slices of the same entries in the same order, as few as possible."""
+    found: list[slice] = []
+    for part in parts:
+        if found and found[-1].stop == part.start:
+            part = slice(found.pop().start, part.stop)
+        found.append(part)
+    return tuple(found)
 
 
 def _length(parts: Iterable[slice]) -> int:

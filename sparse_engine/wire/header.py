@@ -72,9 +72,10 @@ def write(header: Header, sections: list[Bytes]) -> Bytes:
     values = VALUES.index(header.values) + PACKED * header.packed
     numbers = MAGIC, VERSION, MASKS.index(header.mask), values, 0
     who = header.fingerprint, header.known, header.sender, header.round
-    data = bytearray(_HEADER.pack(*numbers, *who, header.mask_bytes, header.values_bytes, header.rest_bytes))
-    data[8:16] = _chain(np.frombuffer(data, np.uint8), sections).to_bytes(8, "little")
-    return np.frombuffer(data, np.uint8)
+    sizes = header.mask_bytes, header.values_bytes, header.rest_bytes
+    data = np.frombuffer(bytearray(_HEADER.pack(*numbers, *who, *sizes)), np.uint8)
+    data[8:16].view("<u8")[0] = _chain(data, sections)
+    return data
 
 
 def read(data: Bytes) -> Header:

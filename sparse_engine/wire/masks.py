@@ -9,6 +9,7 @@
 L prunable weights; counts are uint32, little-endian.
 """
 
+from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
@@ -43,7 +44,7 @@ def sizes(bitmap: Bitmap, known: Bitmap | None) -> dict[Codec, float]:
     segments, count = bitmap.segments, 4 * len(bitmap.segments)
     bits = mask_code.entropy(mask_code.flips(bitmap), segments)
     alone: dict[Codec, float] = {
-        "bitmap": count + _padded(bitmap.counts, segments),
+        "bitmap": count + _padded(bitmap.stored, segments),
         "entropy": count + 32 + bits / 8,
     }
     if known is None:
@@ -109,15 +110,16 @@ def digest(bitmap: Bitmap) -> int:
 
 def _bits(bitmap: Bitmap) -> list[Bytes]:
     data, starts = as_bytes(bitmap.words), (8 * bitmap.segments.starts).tolist()
-    each = zip(starts, bitmap.segments.sizes, bitmap.counts.tolist(), strict=False)
+    each = zip(starts, bitmap.segments.sizes, bitmap.stored, strict=False)
     parts = [data[at : at + _bytes(n)] for at, n, count in each if 0 < count < n]
-    missing = _padded(bitmap.counts, bitmap.segments) - sum(part.size for part in parts)
+    missing = _padded(bitmap.stored, bitmap.segments) - sum(part.size for part in parts)
     return [*parts, np.zeros(missing, np.uint8)]
 
 
 def _read_bits(data: Bytes, counts: Tensor, segments: Segments) -> Bitmap:
-    if data.size != _padded(counts, segments):
-        raise ValueError(f"expected {_padded(counts, segments)} bytes of bits, got {data.size}")
+    wanted = _padded(counts.tolist(), segments)
+    if data.size != wanted:
+        raise ValueError(f"expected {wanted} bytes of bits, got {data.size}")
     words = torch.zeros(segments.num_words, dtype=torch.int64)
     out, at = as_bytes(words), 0
     for start, n, count in zip((8 * segments.starts).tolist(), segments.sizes, counts.tolist(), strict=False):
@@ -137,8 +139,8 @@ def _numbers(counts: Tensor) -> Bytes:
     return counts.numpy().astype("<u4").view(np.uint8)
 
 
-def _padded(counts: Tensor, segments: Segments) -> int:
-    partly = zip(segments.sizes, counts.tolist(), strict=True)
+def _padded(counts: Iterable[int], segments: Segments) -> int:
+    partly = zip(segments.sizes, counts, strict=True)
     return _up_to_4(sum(_bytes(n) for n, count in partly if 0 < count < n))
 
 

@@ -205,7 +205,7 @@ def _message(
         lost = forms.with_weights(state, weights - codec.decode(plain, weights.numel()))
     shorter = value_codecs.pack(codec, plain, weights.numel()) if pack else None
     vectors = _codec("fp32").encode(forms.parts(state.rest, form.vectors))
-    rest = np.concatenate([vectors, as_bytes(state.integers)])
+    rest = np.concatenate([vectors, as_bytes(state.integers)]) if form.num_integers else vectors
     sections = [mask_section, plain if shorter is None else shorter, rest]
     builds_on = masks.digest(before) if before is not None and chosen in masks.BUILDING else 0
     how = VERSION, chosen, values, shorter is not None, 0
