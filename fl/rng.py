@@ -8,12 +8,8 @@ So a client's draws do not depend on who runs it, when, or after whom.
 
 from functools import lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    import torch
 
 
 def stream(seed: int, purpose: str, t: int = 0, k: int = 0) -> np.random.Generator:
@@ -22,14 +18,6 @@ def stream(seed: int, purpose: str, t: int = 0, k: int = 0) -> np.random.Generat
         raise ValueError(f"expected a round and a client from 0 on, got t={t}, k={k}")
     counter = np.array([0, 0, t, k], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=_key(int(seed), purpose), counter=counter))
-
-
-def torch_stream(seed: int, purpose: str, t: int = 0, k: int = 0) -> "torch.Generator":
-    """Return a torch generator on the CPU. It keeps 32 bits of a seed: two of very many streams may agree."""
-    import torch
-
-    word = int(stream(seed, purpose, t, k).integers(2**63))
-    return torch.Generator().manual_seed(word)
 
 
 @lru_cache(maxsize=256)

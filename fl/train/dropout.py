@@ -1,21 +1,27 @@
-"""Dropout with a generator of its own: torch's draws from one that all threads share."""
+"""Dropout by numbers of its own: torch's draws from a generator that all threads share."""
 
-import torch
 from torch import Tensor, nn
+
+from sparse_engine.nn.dropout import dropout
 
 
 class Dropout(nn.Module):
-    """torch's, with numbers out of `generator`."""
+    """torch's, by `seed` and the number of the forward pass since `start`."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
-        self.p, self.generator = p, torch.Generator()
+        self.p = p
+        self.start(0)
+
+    def start(self, seed: int) -> None:
+        """From here on, passes are those of `seed`, from the first."""
+        self._seed, self._step = seed, 0
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        kept = torch.rand(x.shape, generator=self.generator) >= self.p
-        return x * kept / (1 - self.p)
+        step, self._step = self._step, self._step + 1
+        return dropout(x, self.p, seed=self._seed, step=step)
 
 
 def seeded(net: nn.Module) -> list[Dropout]:

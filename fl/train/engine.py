@@ -51,11 +51,11 @@ class Engine(ABC):
     def dense_gradients(self, x: Tensor, y: Tensor, use: Use) -> None:
         """`use(name, gradient)` of every prunable weight, also outside the mask."""
 
-    def start_training(self, generator: Callable[[int], torch.Generator]) -> None:
-        """Training mode; dropout number i draws from `generator(i)`."""
+    def start_training(self, seed: Callable[[int], int]) -> None:
+        """Training mode; dropout number i starts with `seed(i)`."""
         self._net.train()
         for i, module in enumerate(self._dropouts):
-            module.generator = generator(i)
+            module.start(seed(i))
 
     def predict(self, x: Tensor) -> Tensor:
         """The class of every sample, in evaluation mode."""

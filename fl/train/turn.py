@@ -163,9 +163,7 @@ class EngineTurn:
 
     def _draw_dropout(self, purpose: str) -> None:
         """Training mode, with dropout from the client's own streams."""
-        self._engine.start_training(
-            lambda i: rng.torch_stream(self._setting.seed, f"{purpose} {i}", self.t, self.k)
-        )
+        self._engine.start_training(lambda i: int(self._stream(f"{purpose} {i}").integers(2**63)))
 
     def _finite(self, loss: Tensor) -> float:
         value = loss.item()

@@ -18,6 +18,7 @@ from sparsefl.kernels import sparse_conv as convolution
 from sparsefl.kernels.bias_gradient import bias_gradient
 from sparsefl.kernels.checksum import checksum
 from sparsefl.kernels.drift import drift
+from sparsefl.kernels.dropout import dropout
 from sparsefl.kernels.gather import Moves, gather
 from sparsefl.kernels.layout import Bitmap, Packed
 from sparsefl.kernels.masked_average import masked_average
@@ -144,6 +145,10 @@ def _bias_work() -> list[Tensor]:
     return [bias_gradient(_images(7, 1))]
 
 
+def _dropout_work() -> list[Tensor]:
+    return [dropout(_images(7, 1), 0.3, seed=2**63 + 1, step=5)]
+
+
 def _gather_work() -> list[Tensor]:
     images = np.arange(5 * 2 * 9 * 11).astype(np.uint8).reshape(5, 2, 9, 11)
     indices, shifts = np.arange(19) % 5, np.arange(19) % 9
@@ -221,6 +226,7 @@ OPERATIONS: dict[str, Callable[[], list[Tensor]]] = {
     "bitmap": _bitmap_work,
     "checksum": _checksum_work,
     "drift": _drift_work,
+    "dropout": _dropout_work,
     "gather": _gather_work,
     "loss": _loss_work,
     "mask_code": _mask_code_work,

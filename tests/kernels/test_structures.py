@@ -20,6 +20,7 @@ STRUCTURES = {
     "ConvOutput": "height width batch plane_size row_size column_size",
     "ConvImages": "height width batch out_height out_width top left",
     "NormShape": "channels groups size batch",
+    "Dropout": "p seed step",
     "Moves": "rows columns mirrored padding",
     "PoolAxis": "in out kernel stride padding",
 }

@@ -48,6 +48,9 @@ void bind_layers(nb::module_& m) {
 #define FIELD(name) SPARSE_FIELD(Moves, name)
   bind_structure(m, "Moves", FIELD(rows), FIELD(columns), FIELD(mirrored), FIELD(padding));
 #undef FIELD
+#define FIELD(name) SPARSE_FIELD(Dropout, name)
+  bind_structure(m, "Dropout", FIELD(p), FIELD(seed), FIELD(step));
+#undef FIELD
 }
 
 }  // namespace sparsefl

@@ -28,6 +28,7 @@ using sparsefl::ConvOutput;
 using sparsefl::ConvPattern;
 using sparsefl::ConvPlanes;
 using sparsefl::ConvWeights;
+using sparsefl::Dropout;
 using sparsefl::Moves;
 using sparsefl::NormShape;
 using sparsefl::Packed;

@@ -1,5 +1,5 @@
 // Layers between the convolutions as the native kernels see them; made by the _cpu.py of kernels/ norm,
-// pool and gather.
+// pool, gather and dropout.
 #pragma once
 #include <stdint.h>
 
@@ -41,6 +41,12 @@ struct Moves {
   const int64_t *rows, *columns;
   const uint8_t* mirrored;
   int64_t padding;
+};
+
+// Each entry is dropped with probability p < 1; which ones follows from the seed and the step (kernels/dropout).
+struct Dropout {
+  double p;
+  uint64_t seed, step;
 };
 
 }  // namespace sparsefl
