@@ -22,15 +22,15 @@ def masked_average(mask: Bitmap, models: Sequence[Packed], out: Tensor | None = 
     named = {f"models[{j}]": model.values for j, model in enumerate(models)}
     checks.flat(**named)
     checks.same_dtype(**named)
-    checks.same_device(mask=mask.words, **named)
+    sizes, device = mask.segments.sizes, mask.words.device
     for j, (support, values) in enumerate(models):
-        if support.segments.sizes != mask.segments.sizes:
-            shapes = f"mask {mask.segments.sizes} and models[{j}] {support.segments.sizes}"
+        if support.segments.sizes != sizes:
+            shapes = f"mask {sizes} and models[{j}] {support.segments.sizes}"
             raise ValueError(f"expected models of one shape, got {shapes}")
         if values.numel() != support.nnz:
             raise ValueError(f"expected {support.nnz} values of models[{j}], got {values.numel()}")
-        if support.words.device != values.device:
-            checks.same_device(values=values, support=support.words)
+        if not device == support.words.device == values.device:
+            checks.same_device(mask=mask.words, support=support.words, values=values)
     values = models[0].values
     if out is None:
         out = memory.plain(mask.nnz, values.dtype, values.device)

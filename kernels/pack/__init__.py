@@ -27,9 +27,10 @@ def unpack(values: Tensor, bitmap: Bitmap, out: Tensor | None = None) -> Tensor:
 def _into(op: str, source: Tensor, bitmap: Bitmap, out: Tensor | None, size: int) -> Tensor:
     if out is None:
         out = memory.plain(size, source.dtype, source.device)
-    checks.flat(source=source, out=out)
-    checks.same_dtype(source=source, out=out)
-    checks.length(size, "entries", out=out)
+    else:
+        checks.flat(source=source, out=out)
+        checks.same_dtype(source=source, out=out)
+        checks.length(size, "entries", out=out)
     if size:
         _call(op, source.device, source, bitmap, out)
     return out

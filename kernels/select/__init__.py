@@ -1,6 +1,7 @@
 """Exact selection:   the k_l smallest (or largest) |x| of every layer l, ties by position, as a bitmap
 
 select   out of the entries that a bitmap stores
+drop     the same, and a bitmap without them
 grow     out of those that it does not store, by dense scores: a layer at a time, or all at once
 
 By histogram of the bits of |x|, never by sorting. Candidates are the entries that a bitmap stores; x holds
@@ -23,22 +24,13 @@ _call = registry.bind(__name__)
 
 def select(x: Tensor, candidates: Bitmap, k: Tensor, *, largest: bool = False, dense: bool = False) -> Bitmap:
     """The chosen entries: a subset of `candidates` with exactly k[l] entries in segment l."""
-    checks.flat(x=x)
-    checks.same_device(x=x, candidates=candidates.words)
-    checks.dtype(torch.int64, k=k)
-    if dense:
-        checks.length(candidates.segments.numel, "scores, one a dense entry", x=x)
-    else:
-        checks.length(candidates.nnz, "values, one a candidate", x=x)
-    k = k.cpu().contiguous()
-    wanted, most = k.view(-1).tolist(), candidates.stored
-    if k.dim() != 1 or len(wanted) != len(most) or not all(map(_fits, wanted, most)):
-        raise ValueError(f"expected 0 <= k <= {list(most)} for each tensor, got {k.tolist()}")
-    words = memory.plain(candidates.words.shape, torch.int64, candidates.words.device).zero_()
-    if x.numel() and any(wanted):
-        if not _call("select", x.device, x, candidates, k, largest, dense, words):
-            raise ValueError("expected numbers to select from, got NaN")
-    return bitmaps.make(words, candidates.segments)
+    return bitmaps.make(_chosen(x, candidates, k, largest, dense), candidates.segments)
+
+
+def drop(x: Tensor, stored: Bitmap, k: Tensor) -> Bitmap:
+    """`stored` without the k[l] smallest |x| of every segment l; x is packed."""
+    words = _chosen(x, stored, k, largest=False, dense=False)
+    return bitmaps.make(words.bitwise_xor_(stored.words), stored.segments)  # they are a subset
 
 
 def grow(kept: Bitmap, scores: Mapping[int, Tensor], k: Tensor, words: Tensor) -> None:
@@ -63,6 +55,26 @@ def grow(kept: Bitmap, scores: Mapping[int, Tensor], k: Tensor, words: Tensor) -
             raise ValueError(f"expected 0 <= k <= {size - stored} of tensor {i}, got {wanted[i]}")
     if not _call("grow", words.device, kept, scores, k, words):
         raise ValueError("expected numbers to select from, got NaN")
+
+
+def _chosen(x: Tensor, candidates: Bitmap, k: Tensor, largest: bool, dense: bool) -> Tensor:
+    """The words of `select`."""
+    checks.flat(x=x)
+    checks.same_device(x=x, candidates=candidates.words)
+    checks.dtype(torch.int64, k=k)
+    if dense:
+        checks.length(candidates.segments.numel, "scores, one a dense entry", x=x)
+    else:
+        checks.length(candidates.nnz, "values, one a candidate", x=x)
+    k = k.cpu().contiguous()
+    wanted, most = k.view(-1).tolist(), candidates.stored
+    if k.dim() != 1 or len(wanted) != len(most) or not all(map(_fits, wanted, most)):
+        raise ValueError(f"expected 0 <= k <= {list(most)} for each tensor, got {k.tolist()}")
+    words = memory.plain(candidates.words.shape, torch.int64, candidates.words.device).zero_()
+    if x.numel() and any(wanted):
+        if not _call("select", x.device, x, candidates, k, largest, dense, words):
+            raise ValueError("expected numbers to select from, got NaN")
+    return words
 
 
 def _fits(k: int, most: int) -> bool:

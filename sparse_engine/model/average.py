@@ -40,7 +40,8 @@ def average(own: Model, neighbours: Iterable[Model], mask: Bitmap | Model | None
     """
     models = [own, *neighbours]
     for j, model in enumerate(models[1:]):
-        same_layout(own, model, f"neighbours[{j}]")
+        if model.layout is not own.layout:
+            same_layout(own, model, f"neighbours[{j}]")
     if isinstance(mask, Model):
         same_layout(own, mask, "mask")
         mask = mask.bitmap

@@ -24,6 +24,7 @@ from sparsefl.kernels import bitmap as bitmaps
 from sparsefl.kernels import checks
 from sparsefl.kernels.layout import Bitmap, Packed, Segments
 from sparsefl.kernels.masked_average import masked_average
+from sparsefl.kernels.pack import pack
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
@@ -207,7 +208,8 @@ class Model:
 
     def with_pattern(self, bitmap: Bitmap) -> "Model":
         """Return this model on another pattern: values where both store the entry, 0 where it is new."""
-        values = masked_average(bitmap, [self.packed])
+        full = self.bitmap.nnz == self.bitmap.segments.numel
+        values = pack(self.values, bitmap) if full else masked_average(bitmap, [self.packed])
         return Model(self.layout, bitmap, values, self.rest, self.integers)
 
     def to(self, device: torch.device) -> "Model":

@@ -20,10 +20,9 @@ from torch import Tensor
 from sparse_engine.model.masks import check_density
 from sparse_engine.model.model import Model
 from sparse_engine.model.tensor import SparseTensor
-from sparsefl.kernels import bitmap as bitmaps
 from sparsefl.kernels.layout import Bitmap
 from sparsefl.kernels.pqi import pqi as pq
-from sparsefl.kernels.select import select
+from sparsefl.kernels.select import drop
 
 
 @dataclass(frozen=True)
@@ -142,8 +141,7 @@ def keep_largest(state: Model, k: Tensor) -> Model:
 
 def without_smallest(state: Model, c: Tensor) -> Bitmap:
     """Return the pattern of `state` after dropping the c[l] smallest |w| of every weight l."""
-    dropped = select(state.values, state.bitmap, c)
-    return bitmaps.make(state.bitmap.words ^ dropped.words, state.bitmap.segments)  # a subset
+    return drop(state.values, state.bitmap, c)
 
 
 def _fewest(density: float, numel: int) -> int:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsefl.kernels import bitmap, use_backend, use_threads
-from sparsefl.kernels.select import grow, select
+from sparsefl.kernels.select import drop, grow, select
 
 
 def chosen(variant, x, candidates, k, **how):
@@ -85,6 +85,16 @@ def test_bad_input_is_refused():
         select(torch.ones(n), candidates, torch.tensor([1]), dense=True)
     with pytest.raises(ValueError, match="dtype torch.int64"):
         select(torch.ones(n), candidates, torch.tensor([1.0]))
+
+
+@pytest.mark.parametrize("variant", variants("select"))
+def test_what_is_dropped_is_what_would_be_selected(variant):
+    stored = random_bitmap((1, 0, 64, 700), 0.4, seed=3)
+    x, k = randn(stored.nnz, 4), (stored.counts * 0.3).ceil().long()
+    with use_backend(variant):
+        left = drop(x, stored, k)
+        assert torch.equal(left.words, stored.words & ~select(x, stored, k).words)
+    assert torch.equal(left.counts, stored.counts - k)
 
 
 def grown(variant, kept, scores, k, threads=1):
