@@ -16,6 +16,7 @@ Differs from the paper or the authors' code in:
 All other differences are fields of Config.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
@@ -222,18 +223,18 @@ def local_update(
     if prune:
         pruned = se.prune_pqi(trained, cfg.pqi.config, target_density=1 - cfg.target_sparsity)
         turn.load(pruned)
-    mask, work = next_mask(turn, fraction, cfg, trainer.seed("grow", t, k))
+    mask, work = next_mask(turn, fraction, cfg, partial(trainer.seed, "grow", t, k))
     model = pruned if cfg.send == "pruned" else trained
     first_drift = drift if own.first_drift is None else own.first_drift
     sent = send(model, k, t, messages, own.sent)
     return Done(Client(model, mask, own.first_mask, sent, drift, first_drift), report.plus(work))
 
 
-def next_mask(turn: Turn, fraction: float, cfg: Masks, seed: int) -> Grown:
+def next_mask(turn: Turn, fraction: float, cfg: Masks, seed: Callable[[], int]) -> Grown:
     """RigL: m^{t+1} of the model of a turn, and what that took. `seed`: of growth at random."""
     if cfg.grow == "gradient":
         return turn.grow(fraction, batches=cfg.grow_batches)
-    return Grown(se.rigl(turn.model(), None, fraction, grow="random", seed=seed).bitmap, Report())
+    return Grown(se.rigl(turn.model(), None, fraction, grow="random", seed=seed()).bitmap, Report())
 
 
 def first_client(

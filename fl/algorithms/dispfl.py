@@ -70,5 +70,5 @@ def local_update(
     turn = trainer.turn(k, t, se.average(own.model, given.neighbours, mask=own.mask))
     report = train_and_test(turn, local)
     model = turn.model()
-    mask, work = da_dpfl.next_mask(turn, fraction, cfg, trainer.seed("grow", t, k))
+    mask, work = da_dpfl.next_mask(turn, fraction, cfg, partial(trainer.seed, "grow", t, k))
     return Done(Client(model, mask, send(model, k, t, messages, own.sent)), report.plus(work))

@@ -8,5 +8,8 @@ from sparsefl.kernels.registry import register
 
 
 @register("checksum", "cpu")
-def checksum(data: NDArray[np.uint8], seed: int) -> int:
-    return extension().checksum(address(data), data.size, seed)
+def checksum(parts: list[NDArray[np.uint8]], seed: int) -> int:
+    native = extension().checksum
+    for data in parts:
+        seed = native(address(data), data.size, seed)
+    return seed

@@ -16,7 +16,13 @@ P1, P2, P3, P4, P5 = (
 
 
 @register("checksum", "reference")
-def checksum(data: NDArray[np.uint8], seed: int) -> int:
+def checksum(parts: list[NDArray[np.uint8]], seed: int) -> int:
+    for data in parts:
+        seed = _checksum(data, seed)
+    return seed
+
+
+def _checksum(data: NDArray[np.uint8], seed: int) -> int:
     rest = data.tobytes()
     hash = seed + P5 & ALL
     if len(rest) >= 32:

@@ -11,7 +11,8 @@ from sparsefl.kernels.registry import register
 @register("masked_average", "cpu")
 def masked_average(mask: Bitmap, models: list[Packed], out: Tensor) -> None:
     words = pointer(mask.words, torch.int64), mask.words.numel()
+    pointer(models[0].values)  # the others have its dtype and device
     given = []
     for bitmap, values in models:
-        given += pointer(bitmap.words, torch.int64), pointer(values), values.numel()
+        given += bitmap.words.data_ptr(), values.data_ptr(), values.numel()
     extension().masked_average(*words, given, pointer(out), out.numel(), num_threads())

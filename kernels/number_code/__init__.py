@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sparsefl.kernels import registry
 
 _call = registry.bind(__name__)
+_CPU = torch.device("cpu")
 Bytes = NDArray[np.uint8]
 BLOCK = 1 << 16  # numbers with frequencies of their own
 
@@ -24,7 +25,7 @@ def encode(data: Bytes, width: int) -> Bytes | None:
     _check(data, width)
     n = data.size // width
     out = np.empty(max(data.size - 1, 0), np.uint8)
-    size = _call("number_encode", torch.device("cpu"), data, n, width, out)
+    size = _call("number_encode", _CPU, data, n, width, out)
     return None if size < 0 or n == 0 else out[:size]
 
 
@@ -32,7 +33,7 @@ def decode(code: Bytes, n: int, width: int) -> Bytes:
     """The n numbers again, or a ValueError for anything but a code of n numbers. It may come from anybody."""
     _check(code, width, parts=False)
     out = np.empty(n * width, np.uint8)
-    if not _call("number_decode", torch.device("cpu"), code, n, width, out):
+    if not _call("number_decode", _CPU, code, n, width, out):
         raise ValueError(f"expected the code of {n} numbers of {width} bytes, got another")
     return out
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from sparse_engine.wire import masks
 from sparse_engine.wire.values import Bytes
-from sparsefl.kernels.checksum import checksum
+from sparsefl.kernels.checksum import chain
 
 MAGIC, VERSION = b"SPFL", 1
 Values = Literal["fp32", "bf16", "fp16", "q8", "q16"]
@@ -111,7 +111,4 @@ def expect(condition: bool, wanted: str, got: object) -> None:
 
 
 def _chain(header: Bytes, sections: Iterable[Bytes]) -> int:
-    value = int.from_bytes(header[:8].tobytes(), "little")
-    for part in (header[16:], *sections):
-        value = checksum(part, value)
-    return value
+    return chain((header[16:], *sections), int.from_bytes(header[:8].tobytes(), "little"))

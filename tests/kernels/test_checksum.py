@@ -5,7 +5,7 @@ import pytest
 from helpers import variants
 
 from sparsefl.kernels import use_backend
-from sparsefl.kernels.checksum import checksum
+from sparsefl.kernels.checksum import chain, checksum
 
 EVERY = variants("checksum")
 
@@ -41,3 +41,11 @@ def test_every_length(variant, seed):
 def test_other_arrays_are_refused(data):
     with pytest.raises(ValueError, match="expected contiguous bytes"):
         checksum(data)
+
+
+@pytest.mark.parametrize("variant", variants("checksum"))
+def test_a_chain_seeds_each_part_with_the_one_before(variant):
+    parts = [np.arange(n, dtype=np.uint8) for n in (40, 0, 7)]
+    with use_backend(variant):
+        assert chain(parts, 5) == checksum(parts[2], checksum(parts[1], checksum(parts[0], 5)))
+        assert chain([], 5) == 5
