@@ -135,6 +135,8 @@ def _images_of(
 
 
 def _planes(planes: Planes, x: Tensor) -> Tensor:
+    if planes.is_input:
+        return x
     out = memory.empty((planes.size,), x)
     extension().conv_planes(planes.native, pointer(x), pointer(out), num_threads())
     return out

@@ -13,7 +13,7 @@ from sparsefl.kernels.native import extension
 from sparsefl.kernels.sparse_conv._cpu_planes import Axis, Planes, make_planes
 from sparsefl.kernels.sparse_conv.conv import Conv, Geometry
 
-L1 = 20 * 1024  # bytes of a block's input that stay in L1 beside sums and weights
+L1 = {4: 20 << 10, 8: 20 << 10, 16: 32 << 10}  # bytes of a block's input in L1, by the lanes of a vector
 FEW = 24  # weights of a row and block below which its overhead shows: then blocks double
 FEW_LINEAR = 40  # the same for linear layers, which reuse no input: blocks double until rows have this many
 
@@ -119,7 +119,7 @@ def channels_in_l1(planes: Planes, at: np.ndarray) -> int:
     columns = used // (4 * planes.lanes) % planes.columns
     beyond = planes.lanes * int(np.ptp(columns)) if len(used) else 0
     part = min(extension().conv_tile() + beyond, planes.columns * planes.lanes)
-    return max(1, L1 // (4 * segments * part))
+    return max(1, L1[extension().conv_vector()] // (4 * segments * part))
 
 
 def tiles_together(width: int, planes: Planes) -> int:

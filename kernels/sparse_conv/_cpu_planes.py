@@ -58,6 +58,13 @@ class Planes:
         return self.phases**2 * self.plane_size
 
     @property
+    def is_input(self) -> bool:
+        """Is the tensor itself what its planes would be, as for a linear layer and a batch of whole lines?"""
+        whole = self.rows * self.columns * self.lanes == self.plane_size
+        same = (self.rows, self.columns, self.lanes) == (self.height, self.width, self.batch)
+        return whole and same and self.stride == 1 and self.batch % LINE == 0
+
+    @property
     def size(self) -> int:
         """Floats of all planes. A tile may read a little beyond the last."""
         return self.chunks * self.channels * self.channel_size + LINE * 16

@@ -166,4 +166,4 @@ def _block(conv: Conv, planes: Planes, at: np.ndarray) -> int:
             block *= 2
     elif conv.density * block * max(1, int((at >= 0).sum())) < FEW:
         block *= 2
-    return min(block, planes.channels)
+    return ceil(planes.channels / ceil(planes.channels / block))

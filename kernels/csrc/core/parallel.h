@@ -16,6 +16,10 @@ void run_chunks(int64_t chunks, int threads, void (*body)(void* context, int64_t
 namespace SPARSE_ISA {
 
 template <typename Body> static inline void parallel_for(int64_t chunks, int threads, Body body) {
+  if (threads <= 1 || chunks <= 1) {  // without a call and an atomic counter for every chunk
+    for (int64_t i = 0; i < chunks; i++) body(i);
+    return;
+  }
   sparsefl::run_chunks(chunks, threads, [](void* context, int64_t i) { (*static_cast<Body*>(context))(i); }, &body);
 }
 

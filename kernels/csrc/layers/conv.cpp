@@ -259,22 +259,22 @@ void conv_planes(ConvPlanes p, const float* x, float* out, int threads) {
           int64_t last = first + (p.width - b + p.stride - 1) / p.stride;
           last = last < p.columns ? last : p.columns;
           if (r < p.top || h >= p.height || last <= first) {
-            memset(row, 0, p.columns * p.lanes * sizeof(float));
+            clear(row, p.columns * p.lanes);
             continue;
           }
-          memset(row, 0, first * p.lanes * sizeof(float));
+          clear(row, first * p.lanes);
           const float* line = from + (h * p.width + b) * p.batch;
           if (p.stride == 1 && n == p.lanes && p.batch == p.lanes) {
-            memcpy(row + first * p.lanes, line, (last - first) * p.lanes * sizeof(float));
+            copy(row + first * p.lanes, line, (last - first) * p.lanes);
           } else {
             for (int64_t c = first; c < last; c++, line += p.stride * p.batch) {
+              if (n < p.lanes) clear(row + c * p.lanes, p.lanes);  // whole vectors: faster than what is left
               copy(row + c * p.lanes, line, n);
-              if (n < p.lanes) memset(row + c * p.lanes + n, 0, (p.lanes - n) * sizeof(float));
             }
           }
-          memset(row + last * p.lanes, 0, (p.columns - last) * p.lanes * sizeof(float));
+          clear(row + last * p.lanes, (p.columns - last) * p.lanes);
         }
-        memset(row, 0, (p.plane_size - p.rows * p.columns * p.lanes) * sizeof(float));
+        clear(row, p.plane_size - p.rows * p.columns * p.lanes);
       }
   });
 }

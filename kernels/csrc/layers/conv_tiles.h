@@ -133,6 +133,16 @@ static inline void copy(float* to, const float* from, int64_t n) {
   }
 }
 
+// to[0] to to[n - 1] = 0, likewise.
+static inline void clear(float* to, int64_t n) {
+  if (n >= W) {
+    for (int64_t i = 0; i + W <= n; i += W) store(to + i, vf{});
+    store(to + n - W, vf{});
+  } else {
+    for (int64_t i = 0; i < n; i++) to[i] = 0;
+  }
+}
+
 // The positions of a tile between the tensor and vectors that lie side by side, with 0 where nothing is.
 static inline void take(const Tiles& tiles, const Tiles::Tile& t, const float* tensor, float* vectors) {
   memset(vectors, 0, t.vectors * W * sizeof(float));

@@ -11,7 +11,8 @@
 namespace SPARSE_ISA {
 namespace {
 
-constexpr int POINTS = 36, ROWS = 3, UNITS = 4, GRADIENT_UNITS = 32, PART = 12, MANY = 4;
+constexpr int POINTS = 36, UNITS = 4, GRADIENT_UNITS = 32, PART = 12, MANY = 4;
+constexpr int ROWS = SPARSE_LANES == 16 ? 6 : 3;  // whose sums stay in registers, with UNITS columns or four channels
 constexpr int64_t CHUNK = 16;  // rows whose weights, or channels whose inputs, stay in L1 while the others pass by
 constexpr int64_t L2 = 320 << 10;
 
@@ -149,15 +150,15 @@ void transform_weights(const ConvFilter& f, const float* w, int64_t row, int64_t
 // m [ROWS][UNITS * W] = u [ROWS][n] times v [n][UNITS * W]
 void multiply(const float* u, const float* v, int64_t n, float* m) {
   vf sum[ROWS][UNITS] = {};
-  const float *u1 = u + n, *u2 = u + 2 * n;
-  for (int64_t c = 0; c < n; c++, v += UNITS * W) {
-    const vf w0 = splat(u[c]), w1 = splat(u1[c]), w2 = splat(u2[c]);
+  for (int64_t c = 0; c < n; c++, u++, v += UNITS * W) {
+    vf w[ROWS];
+    SPARSE_UNROLL
+    for (int k = 0; k < ROWS; k++) w[k] = splat(u[k * n]);
     SPARSE_UNROLL
     for (int r = 0; r < UNITS; r++) {
       const vf x = load(v + r * W);
-      sum[0][r] += w0 * x;
-      sum[1][r] += w1 * x;
-      sum[2][r] += w2 * x;
+      SPARSE_UNROLL
+      for (int k = 0; k < ROWS; k++) sum[k][r] += w[k] * x;
     }
   }
   SPARSE_UNROLL
@@ -165,23 +166,23 @@ void multiply(const float* u, const float* v, int64_t n, float* m) {
   for (int r = 0; r < UNITS; r++) store(m + (k * UNITS + r) * W, sum[k][r]);
 }
 
-// out[k][t] += d row k times v row t, or = in the first step, over `run` floats, for ROWS rows and four channels.
-void correlate(const float* d, const float* v, int64_t run, bool first, float* const (&out)[ROWS]) {
+// out [ROWS][4], `step` floats from row to row, += d row k times v row t, or = in the first step, over `run` floats.
+void correlate(const float* d, const float* v, int64_t run, bool first, float* out, int64_t step) {
   const float zero[4] = {};
-  vf a[4] = {}, b[4] = {}, c[4] = {};
+  vf sum[ROWS][4] = {};
   for (int64_t i = 0; i < run; i += W) {
-    const vf x[4] = {load(v + i), load(v + run + i), load(v + 2 * run + i), load(v + 3 * run + i)};
-    const vf d0 = load(d + i), d1 = load(d + run + i), d2 = load(d + 2 * run + i);
+    vf rows[ROWS];
+    SPARSE_UNROLL
+    for (int k = 0; k < ROWS; k++) rows[k] = load(d + k * run + i);
     SPARSE_UNROLL
     for (int t = 0; t < 4; t++) {
-      a[t] += d0 * x[t];
-      b[t] += d1 * x[t];
-      c[t] += d2 * x[t];
+      const vf x = load(v + t * run + i);
+      SPARSE_UNROLL
+      for (int k = 0; k < ROWS; k++) sum[k][t] += rows[k] * x;
     }
   }
-  add_sums(out[0], a, first ? zero : out[0]);
-  add_sums(out[1], b, first ? zero : out[1]);
-  add_sums(out[2], c, first ? zero : out[2]);
+  SPARSE_UNROLL
+  for (int k = 0; k < ROWS; k++) add_sums(out + k * step, sum[k], first ? zero : out + k * step);
 }
 
 int64_t up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -266,8 +267,7 @@ void conv_winograd_gradient(ConvImages s, int64_t out, int64_t channels, const f
         for (int64_t o = 0; o < rows; o += ROWS)
           for (int64_t c = chunk; c < in && c < chunk + CHUNK; c += 4) {
             float* to = sums + p * sum_step + o * in + c;
-            float* const at[ROWS] = {to, to + in, to + 2 * in};
-            correlate(d + p * out_step + o * n, v + p * in_step + c * n, n, first == 0, at);
+            correlate(d + p * out_step + o * n, v + p * in_step + c * n, n, first == 0, to, in);
           }
     });
   }
