@@ -21,6 +21,7 @@ from sparse_engine.nn.convert import dense_gradients, sparsify, to_dense
 from sparse_engine.nn.dynamic import RigL
 from sparse_engine.nn.optim import SparseSGD
 from sparse_engine.nn.report import Report, Row, report
+from sparse_engine.program.compiled import NotCaptured, Program, compile
 from sparsefl.kernels import use_threads
 from sparsefl.kernels.errors import NoKernel, NotBuilt, SettingError
 from sparsefl.kernels.layout import Bitmap
@@ -34,8 +35,10 @@ __all__ = [
     "Layout",
     "NoKernel",
     "NotBuilt",
+    "NotCaptured",
     "PQIConfig",
     "Pattern",
+    "Program",
     "Report",
     "RigL",
     "Row",
@@ -46,6 +49,7 @@ __all__ = [
     "average",
     "check_settings",
     "combine",
+    "compile",
     "compress",
     "count_flops",
     "dense_gradients",

@@ -134,6 +134,8 @@ class Training(Section):
     """clip the norm of the gradient; default: no clipping"""
     kernels: Literal["sparse", "dense"] = "sparse"
     """sparse: only stored weights are touched; dense: plain torch with masks, for comparison"""
+    path: Annotated[Literal["program", "layers"], only_if(kernels="sparse")] = "program"
+    """program: a whole training is one native call, if the network can be captured; layers: layer by layer"""
 
 
 class Topology(Section):

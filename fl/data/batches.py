@@ -9,6 +9,7 @@ sparse layers read without a copy. The values are the same bits.
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -40,11 +41,29 @@ def batches(
     [40, 40, 20]
     """
     _check(batch_size, indices, data.train)
-    order = rng.permutation(indices)
+    order, moves = draw(data, indices, rng)
+    return _made(data, data.train, order, batch_size, moves, batch_last)
+
+
+class Draw(NamedTuple):
+    """An epoch: samples in a random order, and how each is moved; None where they stay as they are."""
+
+    order: NDArray[np.int64]
+    moves: Moves | None
+
+
+def draw(data: Dataset, indices: NDArray[np.integer], rng: np.random.Generator) -> Draw:
+    """All randomness of one epoch over the training samples `indices`.
+
+    >>> import fl, numpy as np
+    >>> data = fl.data.load("digits")
+    >>> sorted(draw(data, np.arange(4), np.random.default_rng(0)).order.tolist())
+    [0, 1, 2, 3]
+    """
+    order = rng.permutation(indices).astype(np.int64, copy=False)
     rows, columns = rng.integers(0, 2 * PAD + 1, (2, len(order)))
     mirrored = rng.random(len(order)) < 0.5
-    moves = Moves(rows, columns, mirrored, PAD) if data.augment else None
-    return _made(data, data.train, order, batch_size, moves, batch_last)
+    return Draw(order, Moves(rows, columns, mirrored, PAD) if data.augment else None)
 
 
 def evaluation_batches(
@@ -74,7 +93,7 @@ def _made(
     for start in range(0, len(indices), batch_size):
         now = slice(start, start + batch_size)
         chosen = indices[now].astype(np.int64)
-        here = moves and Moves(moves.rows[now], moves.columns[now], moves.mirrored[now], moves.padding)
+        here = moves and moves.part(now)
         x = gathered(*_source(part.x, chosen), mean, std, here)
         yield x if batch_last and data.is_image else x.contiguous(), torch.from_numpy(part.labels[chosen])
 

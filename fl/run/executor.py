@@ -20,6 +20,7 @@ from fl.config import code, words
 from fl.errors import ConfigError, Stopped
 from fl.run.events import Listener
 from fl.train.setting import Setting
+from fl.train.stop import Stop
 from fl.train.work import Executor, Outcome, Task, Value, Work
 from fl.train.worker import Worker
 
@@ -65,7 +66,7 @@ class Threads:
             raise ValueError(f"expected at least 1 worker, got {workers}")
         self.workers = workers
         self._setting, self._listener = setting, listener or Listener()
-        self._stop, self._lock, self._own = threading.Event(), threading.Lock(), threading.local()
+        self._stop, self._lock, self._own = Stop(), threading.Lock(), threading.local()
         self._left = 0
         self._pool = ThreadPoolExecutor(workers, "worker", initializer=torch.set_num_threads, initargs=(1,))
 
@@ -124,7 +125,7 @@ class Threads:
     def _worker(self) -> Worker:
         """This thread's own."""
         if not hasattr(self._own, "worker"):
-            self._own.worker = Worker(self._setting, self._stop.is_set)
+            self._own.worker = Worker(self._setting, self._stop)
         return self._own.worker
 
     def _give_up(self, futures: Sequence[Future]) -> None:

@@ -1,6 +1,7 @@
 """The setting of a run: configuration, data, network and w0, as workers need them."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from torch import nn
@@ -8,7 +9,9 @@ from torch import nn
 import sparse_engine as se
 from fl import config
 from fl.data import Dataset, Partition
+from fl.train import path
 from fl.train.cost import Cost, Costs
+from fl.train.path import Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,3 +31,8 @@ class Setting:
     def costs(self) -> Costs:
         """Operations of clients' turns."""
         return Costs(self.cost, np.diff(self.partition.train.indptr).tolist())
+
+    @cached_property
+    def path(self) -> Path:
+        """How clients are trained, and why so."""
+        return path.choose(self.training, self.network, self.data.shape, self.initial.layout)

@@ -123,9 +123,9 @@ class EngineTurn:
     def _run(self, step: Step, given: Batches, model: se.Model, passes: int = 1) -> Report:
         """Runs `step` on every batch; reports `passes` forward and backward passes of `model` over them."""
         began, losses, seen = perf_counter(), 0.0, 0
-        for x, y in given:
+        for number, (x, y) in enumerate(given):
             loss = step(x, y)
-            losses, seen = losses + len(y) * self._finite(loss), seen + len(y)
+            losses, seen = losses + len(y) * self._finite(loss, number), seen + len(y)
         cost = self._setting.cost
         return Report(
             loss=losses / seen if seen else None,
@@ -165,10 +165,11 @@ class EngineTurn:
         """Training mode, with dropout from the client's own streams."""
         self._engine.start_training(lambda i: int(self._stream(f"{purpose} {i}").integers(2**63)))
 
-    def _finite(self, loss: Tensor) -> float:
+    def _finite(self, loss: Tensor, batch: int) -> float:
         value = loss.item()
         if not math.isfinite(value):
-            raise Diverged(f"expected a finite loss, got {value} ({self._where}): {_SLOWER}")
+            where = f"{self._where}, batch {batch}"
+            raise Diverged(f"expected a finite loss, got {value} ({where}): {_SLOWER}")
         return value
 
     def _check_finite(self, what: str, tensor: Tensor) -> None:

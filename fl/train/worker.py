@@ -1,11 +1,12 @@
-"""The trainer of a worker. A client is only its compressed model and its samples; a worker owns a network,
-into which it loads one client after the other.
+"""The trainer of a worker. A client is only its compressed model and its samples; a worker owns what trains:
+a program, or a network into which it loads one client after the other.
 
-Kernels are "sparse" (only stored weights are touched) or "dense" (plain torch with masks): the same numbers
-up to rounding.
+program   whole trainings in one native call (fl/train/program.py)
+layers    layer by layer on the sparse kernels
+dense     plain torch with masks
+
+All three make the same decisions and the same numbers up to rounding.
 """
-
-from collections.abc import Callable
 
 import sparse_engine as se
 from fl import rng
@@ -13,19 +14,27 @@ from fl.train.dense import Dense
 from fl.train.engine import Engine
 from fl.train.layers import Layers
 from fl.train.local import Local
+from fl.train.program import Parts, ProgramTurn
 from fl.train.setting import Setting
+from fl.train.stop import Stop
+from fl.train.trainer import Turn
 from fl.train.turn import EngineTurn
-
-_ENGINES: dict[str, type[Layers] | type[Dense]] = {"sparse": Layers, "dense": Dense}
+from sparse_engine.program.cpu.session import Session
 
 
 class Worker:
     """A trainer.Trainer with one network. Not for two threads at once."""
 
-    def __init__(self, setting: Setting, stopped: Callable[[], bool] = lambda: False) -> None:
-        """`stopped` is asked before every batch: once it says so, training raises Stopped."""
-        self.setting, self._stopped = setting, stopped
-        self._engine: Engine = _ENGINES[setting.training.kernels](setting.network, setting.exempt)
+    def __init__(self, setting: Setting, stop: Stop | None = None) -> None:
+        """`stop` is looked at before every batch: once it is set, training raises Stopped."""
+        self.setting, self._stop = setting, stop or Stop()
+        self._engine: Engine | None = None
+        graph = setting.path.graph
+        if graph is not None:
+            self._session, self._data = Session(graph), Parts.of(setting.data)
+        else:
+            made = Dense if setting.training.kernels == "dense" else Layers
+            self._engine = made(setting.network, setting.exempt)
 
     @property
     def initial(self) -> se.Model:
@@ -33,11 +42,14 @@ class Worker:
 
     def warm_up(self) -> None:
         """What the first training would do besides: torch imports a thousand modules for an optimizer."""
-        self._engine.load(self.initial)
-        self._engine.optimizer(Local.of(self.setting.training, 0, lr=0.0))
+        if self._engine is not None:
+            self._engine.load(self.initial)
+            self._engine.optimizer(Local.of(self.setting.training, 0, lr=0.0))
 
-    def turn(self, k: int, t: int, start: se.Model) -> EngineTurn:
-        return EngineTurn(self._engine, self.setting, k, t, start, self._stopped)
+    def turn(self, k: int, t: int, start: se.Model) -> Turn:
+        if self._engine is None:
+            return ProgramTurn(self._session, self._data, self.setting, k, t, start, self._stop)
+        return EngineTurn(self._engine, self.setting, k, t, start, self._stop.is_set)
 
     def num_samples(self, k: int) -> int:
         return len(self.setting.partition.train.of(k))

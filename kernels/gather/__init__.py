@@ -5,6 +5,7 @@ and std per channel; other samples one for everything, or one per entry of the l
 numbers stay as they are. Images may be moved first: see Moves. Zeros around an image are normalised, too.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,16 @@ class Moves(NamedTuple):
     columns: NDArray[np.int64]
     mirrored: NDArray[np.bool_]
     padding: int
+
+    def part(self, now: slice) -> "Moves":
+        """Those of some images."""
+        return Moves(self.rows[now], self.columns[now], self.mirrored[now], self.padding)
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Moves]") -> "Moves":
+        """Those of several lists of images, one after the other; all with one padding."""
+        rows, columns, mirrored, padding = zip(*parts, strict=True)
+        return cls(np.concatenate(rows), np.concatenate(columns), np.concatenate(mirrored), padding[0])
 
 
 def gather(

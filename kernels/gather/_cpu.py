@@ -22,10 +22,12 @@ def gather(
     out: Tensor,
 ) -> None:
     chosen = address(indices, np.int64), len(indices)
-    extension().gather(samples(x, mean, std), *chosen, _moves(moves), pointer(out), num_threads())
+    extension().gather(
+        native_samples(x, mean, std), *chosen, native_moves(moves), pointer(out), num_threads()
+    )
 
 
-def samples(x: X, mean: NDArray[np.float32] | None, std: NDArray[np.float32] | None) -> Any:
+def native_samples(x: X, mean: NDArray[np.float32] | None, std: NDArray[np.float32] | None) -> Any:
     """The structure Samples of the native code (csrc/layers/shapes.h). It keeps no array alive."""
     channels, height, width = x.shape[1:] if x.ndim == 4 else (1, prod(x.shape[1:-1]), x.shape[-1])
     own = mean is not None and len(mean) > 1  # else one mean for everything
@@ -42,12 +44,13 @@ def samples(x: X, mean: NDArray[np.float32] | None, std: NDArray[np.float32] | N
     )
 
 
-def _moves(moves: Moves | None) -> Any:
-    if moves is None:
+def native_moves(given: Moves | None) -> Any:
+    """The structure Moves of the native code. It keeps no array alive."""
+    if given is None:
         return extension().Moves(rows=0, columns=0, mirrored=0, padding=0)
     return extension().Moves(
-        rows=address(moves.rows, np.int64),
-        columns=address(moves.columns, np.int64),
-        mirrored=address(moves.mirrored, np.bool_),
-        padding=moves.padding,
+        rows=address(given.rows, np.int64),
+        columns=address(given.columns, np.int64),
+        mirrored=address(given.mirrored, np.bool_),
+        padding=given.padding,
     )

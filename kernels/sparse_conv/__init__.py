@@ -16,12 +16,13 @@ from torch import Tensor
 
 from sparsefl.kernels import checks, memory, registry
 from sparsefl.kernels.sparse_conv._cpu_choice import KERNELS, candidates, suggest
-from sparsefl.kernels.sparse_conv.conv import Conv
+from sparsefl.kernels.sparse_conv.conv import Conv, Geometry
 
 __all__ = [
     "DIRECTIONS",
     "KERNELS",
     "Conv",
+    "Geometry",
     "candidates",
     "forward",
     "input_gradient",

@@ -7,7 +7,7 @@ undilated) needs a quarter of the multiplications, so it wins far below density 
 
 from math import ceil
 
-from sparsefl.kernels.sparse_conv.conv import Conv
+from sparsefl.kernels.sparse_conv.conv import Conv, Geometry
 
 KERNELS = ("sparse", "dense", "winograd")
 DENSE_FROM = 0.85  # stored share from which the dense kernel is the faster one
@@ -16,13 +16,13 @@ DENSE_FROM = 0.85  # stored share from which the dense kernel is the faster one
 WINOGRAD_FROM = {"forward": (0.22, 6), "input_gradient": (0.22, 6), "weight_gradient": (0.24, 14)}
 
 
-def candidates(conv: Conv) -> tuple[str, ...]:
+def candidates(conv: Conv | Geometry) -> tuple[str, ...]:
     """Return those of KERNELS that can run `conv`."""
     plain = conv.kernel == (3, 3) and conv.stride == 1 and conv.dilation == (1, 1)
     return KERNELS if plain and max(conv.padding) <= 2 else KERNELS[:2]
 
 
-def suggest(conv: Conv, direction: str, height: int, width: int, batch: int) -> str:
+def suggest(conv: Conv | Geometry, direction: str, height: int, width: int, batch: int) -> str:
     """Return the kernel that is usually the fastest for an input image [height, width] and batch."""
     if "winograd" in candidates(conv):
         high, wide = (height, width) if direction == "input_gradient" else conv.output_size(height, width)

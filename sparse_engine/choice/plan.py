@@ -26,9 +26,11 @@ from typing import Any
 import torch
 
 from sparse_engine.hardware import cpu_model
+from sparsefl.kernels import bitmap as bitmaps
 from sparsefl.kernels import native, settings, sparse_conv
 from sparsefl.kernels.errors import SettingError
-from sparsefl.kernels.sparse_conv import Conv
+from sparsefl.kernels.layout import Segments
+from sparsefl.kernels.sparse_conv import Conv, Geometry
 
 VERSION = 1
 REPEATS = 3
@@ -48,13 +50,15 @@ class Plan:
     clock: Clock | None = None  # measures what is missing
     threads: int | None = None  # choose as for so many, however many there are
 
-    def kernel(self, conv: Conv, direction: str, height: int, width: int, batch: int) -> str:
+    def kernel(self, conv: Conv | Geometry, direction: str, height: int, width: int, batch: int) -> str:
         rule = sparse_conv.suggest(conv, direction, height, width, batch)
         if not self.measured and self.clock is None:
             return rule
         name = key(conv, direction, (height, width, batch), self.threads)
         if name not in self.measured and self.clock is not None:
-            self.measured[name] = self._fastest(conv, direction, (height, width, batch), rule, self.clock)
+            self.measured[name] = self._fastest(
+                _with_pattern(conv), direction, (height, width, batch), rule, self.clock
+            )
             if self.path is not None:
                 write(self.path, self.measured)
         found = self.measured.get(name, rule)
@@ -74,7 +78,9 @@ class Plan:
         return best if seconds[best] < MARGIN * seconds[rule] else rule
 
 
-def key(conv: Conv, direction: str, image: tuple[int, int, int], threads: int | None = None) -> str:
+def key(
+    conv: Conv | Geometry, direction: str, image: tuple[int, int, int], threads: int | None = None
+) -> str:
     """Return what decides the speed of a layer, as text. Densities are rounded to steps of 1/20."""
     density = round(20 * conv.density) / 20
     size = "x".join(map(str, conv.shape))
@@ -101,6 +107,16 @@ def measure(conv: Conv, direction: str, image: tuple[int, int, int], kernel: str
     }
     run[direction]()  # makes the plan of the pass
     return min(_seconds(run[direction]) for _ in range(REPEATS))
+
+
+def _with_pattern(conv: Conv | Geometry) -> Conv:
+    """Return `conv`, or one of its geometry and density with random entries."""
+    if isinstance(conv, Conv):
+        return conv
+    numel = conv.shape.numel()
+    drawn = torch.rand(numel, generator=torch.Generator().manual_seed(0)) < conv.density
+    sizes = conv.out_channels, conv.in_channels, conv.kernel, conv.stride, conv.padding, conv.dilation
+    return Conv(bitmaps.from_mask(drawn, Segments((numel,))), *sizes)
 
 
 def machine_file() -> Path:

@@ -68,5 +68,6 @@ void bind_structure(nb::module_& m, const char* name, Field<Structure, T>... fie
 
 void bind_models(nb::module_& m);
 void bind_layers(nb::module_& m);
+void bind_program(nb::module_& m);
 
 }  // namespace sparsefl

@@ -70,6 +70,7 @@ NB_MODULE(_native, m) {
 
   bind_models(m);
   bind_layers(m);
+  bind_program(m);
 #define SPARSE_OP(result, name, arguments) bind(m, #name, &Ops::name);
 #include "core/ops.def"
 #undef SPARSE_OP

@@ -118,7 +118,9 @@ def both(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("reference")
     noisy_digits(folder / "noisy.npz")
     (folder / "config.toml").write_text(request.param)
-    seen = watch(config.load(folder / "config.toml", [f"data.root={folder}"]), folder / "run")
+    seen = watch(
+        config.load(folder / "config.toml", [f"data.root={folder}", "training.path=layers"]), folder / "run"
+    )
     return seen, reference.run(settings(seen.cfg), Drawn(seen))
 
 

@@ -248,12 +248,12 @@ def test_a_finished_run_needs_no_checkpoints(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        (["fields", "clients", "items"], []),
-        (["fields", "clients", "items", 0], {"items": []}),
-        (["fields", "clients", "items", 0, "fields", "drift"], "far"),
-        (["fields", "clients", "items", 0, "fields", "mask"], None),
-        (["fields", "clients", "items", 0, "fields", "model"], {"bitmap": "0"}),
-        (["fields", "clients", "items", 1, "fields", "sent", "fields", "nbytes"], 2**70),
+        (["fields", "clients", "clients"], []),
+        (["fields", "clients", "clients", 0], {"items": []}),
+        (["fields", "clients", "clients", 0, "fields", "drift"], "far"),
+        (["fields", "clients", "clients", 0, "fields", "mask"], None),
+        (["fields", "clients", "clients", 0, "fields", "model"], {"bitmap": "0"}),
+        (["fields", "clients", "clients", 1, "fields", "sent", "fields", "nbytes"], 2**70),
         (["fields", "t_star"], True),
         (["type"], "Client"),
     ],

@@ -17,6 +17,7 @@ from fl.run import setup
 from fl.train.dense import Dense
 from fl.train.layers import Layers
 from fl.train.local import Local, Pull
+from fl.train.stop import Stop
 from fl.train.trainer import train_and_test
 from fl.train.worker import Worker
 
@@ -25,6 +26,9 @@ from fl.train.worker import Worker
 def make(tiny):
     """A function: a worker for the tiny configuration with changes."""
     return lambda *changes, **options: Worker(setup.prepare(tiny(*changes)), **options)
+
+
+LAYERS = {"sparse": ["training.path=layers"], "dense": ["training.kernels=dense"]}  # what has an engine
 
 
 def masked(worker, density=0.4):
@@ -89,7 +93,7 @@ def test_images_come_in_the_memory_order_that_the_engine_reads(make, monkeypatch
 
     for name in ("backward", "predict", "dense_gradients"):
         monkeypatch.setattr(engine, name, spied(getattr(engine, name)))
-    worker = make(f"training.kernels={kernels}")
+    worker = make(*LAYERS[kernels])
     turn = worker.turn(0, 0, masked(worker))
     train_and_test(turn, Local.of(worker.setting.training, 0))
     turn.grow(0.3)
@@ -275,7 +279,7 @@ def loads_of(worker, monkeypatch):
 @pytest.mark.parametrize("kernels", ["sparse", "dense"])
 def test_a_turn_without_pruning_loads_once(make, monkeypatch, kernels):
     """What was trained is grown where it is; a model that comes from outside is loaded."""
-    worker = make(f"training.kernels={kernels}")
+    worker = make(*LAYERS[kernels])
     loads, start = loads_of(worker, monkeypatch), masked(worker)
     turn = worker.turn(0, 0, start)
     assert loads == [] and turn.model() is start  # until something is done with it
@@ -340,15 +344,18 @@ def test_dropout_is_drawn_from_the_clients_stream(make):
     assert torch.equal(torch.get_rng_state(), state)  # nobody else's numbers are used up
 
 
-def test_divergence_is_named(make):
-    worker = make("training.lr=1e20")
-    with pytest.raises(Diverged, match=r"got (nan|inf) \(client 2, round 4\): lower training.lr"):
+@pytest.mark.parametrize("path", ["program", "layers"])
+def test_divergence_is_named(make, path):
+    worker = make("training.lr=1e20", f"training.path={path}")
+    with pytest.raises(Diverged, match=r"got (nan|inf) \(client 2, round 4, batch 1\): lower training.lr"):
         trained(worker, 2, 4, masked(worker))
 
 
-def test_stopping(make):
-    asked = iter([False, True])
-    worker = make(stopped=lambda: next(asked))
+@pytest.mark.parametrize("path", ["program", "layers"])
+def test_stopping(make, path):
+    stop = Stop()
+    stop.set()
+    worker = make(f"training.path={path}", stop=stop)
     with pytest.raises(Stopped):
         trained(worker, 0, 0, masked(worker))
 

@@ -1,0 +1,35 @@
+"""How clients are trained: as a program, layer by layer, or dense."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import nn
+
+import sparse_engine as se
+from fl import config
+from sparse_engine.program.capture import NotCaptured, capture
+from sparse_engine.program.steps import Graph
+
+
+class Path(NamedTuple):
+    """`name`: program, layers or dense. `graph`: of a program."""
+
+    name: str
+    why: str
+    graph: Graph | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.why})"
+
+
+def choose(training: config.Training, net: nn.Module, sample: Sequence[int], layout: se.Layout) -> Path:
+    """A program if the network is one; layer by layer if it is not, or if the configuration says so."""
+    if training.kernels == "dense":
+        return Path("dense", "training.kernels = dense")
+    if training.path == "layers":
+        return Path("layers", "training.path = layers")
+    try:
+        graph = capture(net, tuple(sample), layout)
+    except NotCaptured as reason:
+        return Path("layers", f"no program: {reason}")
+    return Path("program", f"{len(graph.steps)} steps", graph)

@@ -1,0 +1,119 @@
+#include "program/conv.h"
+
+#include <string.h>
+
+namespace sparsefl::program {
+namespace {
+
+constexpr int64_t L2 = 128 * 1024;  // bytes of the sums of a group of rows
+constexpr int64_t ROWS = 3;         // rows that the dense kernel takes together
+
+template <typename T> T* sized(std::vector<T>& v, int64_t n) {
+  v.resize(n);
+  return v.data();
+}
+
+int64_t block_of(const Pass& p, int64_t channels, double density, int64_t used) {
+  int64_t block = p.block;
+  do {
+    if (block >= channels || density * block * used >= p.few) break;
+    block *= 2;
+  } while (p.often);
+  return block < channels ? block : channels;
+}
+
+// Calls use(row, column, packed position) for every stored entry of a weight [rows, columns].
+template <typename Use> void each_entry(const uint64_t* words, int64_t rows, int64_t columns, Use use) {
+  int64_t position = 0;
+  if (!words) {
+    for (int64_t r = 0; r < rows; r++)
+      for (int64_t c = 0; c < columns; c++) use(r, c, position++);
+    return;
+  }
+  const int64_t count = (rows * columns + 63) / 64;
+  int64_t row = 0, end = columns;
+  for (int64_t i = 0; i < count; i++)
+    for (uint64_t m = words[i]; m; m &= m - 1) {
+      const int64_t e = i * 64 + __builtin_ctzll(m);
+      while (e >= end) row++, end += columns;
+      use(row, e - (end - columns), position++);
+    }
+}
+
+}  // namespace
+
+void Conv::adopt(const Ops& ops, const Arenas& model) {
+  const uint64_t* words = weight.words(model);
+  const int64_t count = words ? (weight.size() + 63) / 64 : 0;
+  if (made_on_ == &ops && int64_t(words_.size()) == count && memcmp(words_.data(), words, count * 8) == 0) return;
+  made_on_ = nullptr;  // until all are made
+  const int64_t stored = weight.stored(model);
+  for (Direction& d : directions) make(ops, d, stored < weight.size() ? words : nullptr, stored);
+  words_.assign(words, words + count);
+  made_on_ = &ops;
+}
+
+// words: null where everything is stored.
+void Conv::make(const Ops& ops, Direction& d, const uint64_t* words, int64_t stored) {
+  const int64_t columns = weight.in * weight.taps, rows = d.transposed ? weight.in : weight.out;
+  std::vector<uint64_t> full;
+  if (!words && !d.dense) {
+    full.assign((weight.size() + 63) / 64, ~0ull);
+    if (weight.size() % 64) full.back() = (1ull << weight.size() % 64) - 1;
+    words = full.data();
+  }
+  if (!d.dense) {
+    if (d.transposed)
+      ops.bitmap_transpose(words, weight.out, columns, sized(pointers_, columns + 1), sized(indices_, stored),
+                           sized(positions_, stored), stored);
+    else
+      ops.bitmap_csr(words, weight.out, columns, sized(pointers_, weight.out + 1), sized(indices_, stored), stored);
+  }
+  d.orders.resize(d.passes.size());
+  for (size_t i = 0; i < d.passes.size(); i++) {
+    const Pass& pass = d.passes[i];
+    Order& o = d.orders[i];
+    std::vector<int64_t> place(weight.taps, -1);  // of a tap among those of this pass
+    int64_t used = 0;
+    for (int64_t t = 0; t < weight.taps; t++)
+      if (pass.taps[t] >= 0) place[t] = used++;
+    const double density = d.weights ? double(stored) / weight.size() : 1.0;
+    o.block = block_of(pass, d.planes.channels, density, used > 0 ? used : 1);
+    const int64_t channel_bytes = 4 * d.planes.phases * d.planes.phases * d.planes.plane_size;
+    if (d.dense) {
+      const int64_t taps = d.planes.channels * used;
+      uint32_t* offsets = sized(o.offsets, taps);
+      for (int64_t c = 0; c < d.planes.channels; c++)
+        for (int64_t t = 0; t < weight.taps; t++)
+          if (place[t] >= 0) *offsets++ = uint32_t(c * channel_bytes + pass.taps[t]);
+      o.index.assign(d.weights ? (rows + ROWS - 1) / ROWS * ROWS * taps : 0, -1);
+      if (d.weights) each_entry(words, weight.out, columns, [&](int64_t out, int64_t column, int64_t position) {
+        const int64_t in = column / weight.taps, tap = place[column % weight.taps];
+        if (tap < 0) return;
+        const int64_t row = d.transposed ? in : out, at = (d.transposed ? out : in) * used + tap;
+        o.index[(row / ROWS * taps + at) * ROWS + row % ROWS] = int32_t(position);
+      });
+      o.dense = {rows, taps, o.block * (used > 0 ? used : 1), o.offsets.data()};
+      continue;
+    }
+    o.group = L2 / (4 * ops.conv_tile());
+    const ConvPattern pattern{d.transposed,    rows,
+                              weight.taps,     pointers_.data(),
+                              indices_.data(), d.transposed ? positions_.data() : nullptr,
+                              pass.taps.data()};
+    const int64_t visits = (d.planes.channels + o.block - 1) / o.block * rows;
+    int32_t *starts = sized(o.starts, visits + 1), *order = sized(o.order, visits);
+    const int64_t n = ops.conv_count(pattern, d.planes.channels, o.block, o.group, starts, order);
+    ops.conv_fill(pattern, d.planes.channels, o.block, o.group, channel_bytes, starts, order, sized(o.offsets, n + 4),
+                  sized(o.index, n + 1));
+    if (!d.transposed) {  // a visit's weights lie side by side in the packed values
+      o.index[n] = 0;     // an empty visit may start at the end
+      int32_t* at = sized(o.at, visits);
+      for (int64_t k = 0; k < visits; k++) at[k] = o.index[starts[k]];
+    }
+    o.sparse = {rows, visits, starts, order, d.transposed ? nullptr : o.at.data(), o.offsets.data()};
+    o.index.resize(n);
+  }
+}
+
+}  // namespace sparsefl::program

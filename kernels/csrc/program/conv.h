@@ -1,0 +1,72 @@
+// Convolutions of a program. A Conv owns the orders in which its stored entries are met: they are made from the bitmap
+// when a mask comes, and kept while it stays.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "program/model.h"
+
+namespace sparsefl::program {
+
+// The weight [out, in, taps]: a segment of the packed values, or whole in `rest`.
+struct Weight {
+  int64_t segment;  // -1: in rest
+  int64_t at;       // in rest
+  int64_t out, in, taps;
+
+  int64_t size() const { return out * in * taps; }
+  bool packed() const { return segment >= 0; }
+  int64_t stored(const Arenas& m) const { return packed() ? m.offsets[segment + 1] - m.offsets[segment] : size(); }
+  const uint64_t* words(const Arenas& m) const { return packed() ? m.words + m.starts[segment] : nullptr; }
+  float* values(const Arenas& m) const { return packed() ? m.values + m.offsets[segment] : m.rest + at; }
+  float* gradients(const Run& r) const { return packed() ? r.dvalues + r.model.offsets[segment] : r.drest + at; }
+};
+
+// A pass over planes as geometry has it: no mask yet.
+struct Pass {
+  ConvOutput output;
+  int64_t offset;               // of the output, in floats
+  std::vector<int64_t> taps;    // bytes from an output position to each tap; -1: not in this pass
+  int64_t block;                // channels whose part under a tile fits into L1
+  int64_t few;                  // weights of a row and block below which blocks double
+  bool often;                   // ... again and again, until rows have so many
+};
+
+// The weights of a pass in the order in which it meets them.
+struct Order {
+  ConvWeights sparse;
+  ConvDense dense;
+  int64_t block, group;
+  std::vector<int32_t> starts, order, at, index;
+  std::vector<uint32_t> offsets;
+};
+
+// A direction through planes: forward, or the input gradient with one pass per phase of its stride.
+struct Direction {
+  bool transposed;
+  bool dense;    // weights of every tap, zeros where nothing is stored
+  bool weights;  // false: only offsets of taps, for the gradient of a whole weight
+  ConvPlanes planes;
+  std::vector<Pass> passes;
+  std::vector<Order> orders;  // one per pass, of the mask that `adopt` took
+};
+
+class Conv {
+ public:
+  Conv(Weight weight, std::vector<Direction> directions) : weight(weight), directions(std::move(directions)) {}
+
+  // Makes the orders of the model's mask, unless they are there.
+  void adopt(const Ops& ops, const Arenas& model);
+
+  const Weight weight;
+  std::vector<Direction> directions;
+
+ private:
+  void make(const Ops& ops, Direction& d, const uint64_t* words, int64_t stored);
+
+  std::vector<uint64_t> words_;
+  const Ops* made_on_ = nullptr;
+  std::vector<int32_t> pointers_, indices_, positions_;  // of CSR or its transpose, while orders are made
+};
+
+}  // namespace sparsefl::program

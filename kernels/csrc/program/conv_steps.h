@@ -1,0 +1,61 @@
+// The steps of a convolution: its input into planes, forward, and the gradients of input and weight.
+#pragma once
+#include "program/conv.h"
+
+namespace sparsefl::program {
+
+// Copies a value into bordered planes.
+class ToPlanes : public Step {
+ public:
+  ConvPlanes planes;
+  int64_t x, to;
+  void run(Run& r) const override;
+};
+
+// y = what a direction of a convolution makes of planes, plus a bias. For the forward pass and the input gradient.
+class ConvApply : public Step {
+ public:
+  std::shared_ptr<Conv> conv;
+  int64_t direction, planes, y, scratch;
+  int64_t bias;  // in rest; -1: none
+  void run(Run& r) const override;
+};
+
+// dx of a linear layer whose batch is within a tile, in the order of its forward pass.
+class LinearInputGradient : public Step {
+ public:
+  std::shared_ptr<Conv> conv;
+  int64_t direction, dy, dx;
+  void run(Run& r) const override;
+};
+
+// y by Winograd's transforms: forward, or the input gradient with the weight turned round.
+class Winograd : public Step {
+ public:
+  std::shared_ptr<Conv> conv;
+  ConvImages images;
+  ConvFilter filter;
+  int64_t x, y, scratch;
+  int64_t bias;
+  void run(Run& r) const override;
+};
+
+// The gradient of a weight: on the mask, or of every entry for growth.
+class WeightGradient : public Step {
+ public:
+  enum Kernel { sparse, dense, winograd };
+  std::shared_ptr<Conv> conv;
+  int kernel;
+  int64_t direction;  // whose planes x is in: not of winograd
+  ConvImages images;  // of winograd
+  int64_t tiles;      // of a row that the dense kernel takes together
+  int64_t x, dy, scratch;
+  bool grow;
+  void run(Run& r) const override;
+
+ private:
+  void whole(Run& r, float* dw) const;
+  void choose(Run& r, const float* dw) const;
+};
+
+}  // namespace sparsefl::program

@@ -1,0 +1,50 @@
+// What the steps of a program work on: a model's arenas, their gradients, and a workspace with everything else.
+#pragma once
+#define SPARSE_ISA baseline
+#include "core/dispatch.h"
+
+namespace sparsefl::program {
+
+// A model in its arenas (sparse_engine/model/model.py). starts and offsets: first word and first packed value of each
+// segment, and the end.
+struct Arenas {
+  const uint64_t* words;
+  const int64_t *starts, *offsets;
+  float *values, *rest;
+  int64_t* integers;
+};
+
+// Where RigL's growth takes place: `kept` is the pattern without what was dropped, `wanted` how many entries each
+// segment grows, `words` the pattern that results.
+struct Growth {
+  const uint64_t* kept;
+  const int64_t* wanted;
+  uint64_t* words;
+  int64_t failed = -1;  // the segment whose gradient is not finite
+};
+
+// One pass of a list of steps over one batch.
+struct Run {
+  const Ops& ops;
+  int threads;
+  float* work;
+  Arenas model;
+  float *dvalues, *drest;
+  int64_t samples;        // columns of a row that belong to the batch; the others began as zeros
+  const int64_t* labels;  // of the samples
+  bool training;
+  const uint64_t* seeds;  // of every dropout
+  uint64_t pass;          // how many passes went before this one in a training
+  Growth* growth;
+  double loss;      // of the batch
+  int64_t correct;  // samples that got their own class
+};
+
+// A step reads and writes the workspace at places that were planned for it, and the arenas.
+class Step {
+ public:
+  virtual ~Step() = default;
+  virtual void run(Run& r) const = 0;
+};
+
+}  // namespace sparsefl::program

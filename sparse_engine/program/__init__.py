@@ -1,0 +1,1 @@
+"""Programs: a network captured once into a list of steps, whole trainings in one native call."""

@@ -1,0 +1,1 @@
+"""Programs on the native kernels: lists of native steps over one workspace."""

@@ -1,0 +1,146 @@
+"""Runs the programs of one graph, for one worker: the workspace, and the programs that were made so far."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from sparse_engine.choice import plan
+from sparse_engine.model.grow import Growth
+from sparse_engine.model.model import Model
+from sparse_engine.program.batches import Batches, Trained, Training
+from sparse_engine.program.cpu.convs import lanes_for
+from sparse_engine.program.cpu.program import CpuProgram, choose
+from sparse_engine.program.steps import Graph
+from sparsefl.kernels.gather._cpu import native_moves, native_samples
+from sparsefl.kernels.layout import Bitmap
+from sparsefl.kernels.native import address, extension, num_threads, pointer
+
+Value = TypeVar("Value")
+_KEPT = 32  # programs: clients whose layers have other densities may run on other kernels
+
+
+class Session:
+    """Not for two threads at once. Results depend neither on what ran before nor on the number of threads."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._workspace = extension().program.Workspace()
+        self._programs: OrderedDict[tuple, CpuProgram] = OrderedDict()
+        self._kernels: OrderedDict[tuple, tuple] = OrderedDict()
+
+    def program(self, model: Model, batch: int) -> CpuProgram:
+        """Return the program for models that store as many entries as `model`, and batches of that size."""
+        lanes = lanes_for(batch)
+        key = (lanes, extension().isa(), plan.current().identity(), *model.bitmap.counts.tolist())
+        kernels = _kept(self._kernels, key, lambda: choose(self.graph, key[3:], lanes), 8 * _KEPT)
+        return _kept(
+            self._programs, (*key[:3], kernels), lambda: CpuProgram(self.graph, lanes, kernels), _KEPT
+        )
+
+    def train(self, model: Model, batches: Batches, how: Training) -> Trained:
+        """Train `model` in place."""
+        seeds = np.array(how.seeds, np.uint64)
+        towards, rate = how.pull or (None, 0.0)
+        native = extension().program.Training(
+            sgd=extension().Sgd(
+                lr=how.lr, momentum=how.momentum, weight_decay=how.weight_decay, scale=1.0, nesterov=False
+            ),
+            max_norm=how.max_norm or 0.0,
+            rho=how.rho,
+            pull_rate=rate,
+            pull_values=0 if towards is None else pointer(towards.values),
+            pull_rest=0 if towards is None else pointer(towards.rest),
+            velocity_values=0 if how.velocity is None else pointer(how.velocity.values),
+            velocity_rest=0 if how.velocity is None else pointer(how.velocity.rest),
+            seeds=address(seeds, np.uint64),
+            **{"pass": how.first_pass},
+            stop=0 if how.stop is None else address(how.stop, np.uint8),
+        )
+        return _trained(self._call("train", model, batches, native))
+
+    def gradient(self, model: Model, batches: Batches, seeds: tuple[int, ...] = ()) -> tuple[Model, Trained]:
+        """Return the gradient of the mean loss over all samples, in the form of a model with buffers of 0."""
+        drawn = np.array(seeds, np.uint64)
+        values, rest, integers = (torch.zeros_like(x) for x in (model.values, model.rest, model.integers))
+        into = address(drawn, np.uint64), pointer(values), pointer(rest)
+        done = _trained(self._call("gradient", _with_own_buffers(model), batches, *into))
+        for part in (values, rest):
+            part.div_(max(done.samples, 1))
+        return Model(model.layout, model.bitmap, values, rest, integers), done
+
+    def evaluate(self, model: Model, batches: Batches) -> int:
+        """Return how many samples get their own class."""
+        return self._call("evaluate", model, batches)
+
+    def grow(
+        self, model: Model, growth: Growth, batches: Batches, seeds: tuple[int, ...] = ()
+    ) -> Bitmap | str:
+        """Return RigL's next pattern by the gradient of the first batch; the name of a weight whose gradient
+        is not finite instead."""
+        kept, drawn = growth.kept.words, np.array(seeds, np.uint64)
+        words = kept.clone()
+        given = (pointer(x, torch.int64) for x in (kept, growth.n, words))
+        failed = self._call("grow", _with_own_buffers(model), batches, address(drawn, np.uint64), *given)
+        return growth.layout.bitmap(words) if failed < 0 else growth.layout.names[failed]
+
+    def profile(self, model: Model, batches: Batches, times: int = 10) -> list[tuple[str, float]]:
+        """Return every step of a training on the first batch, and its seconds: the least of `times` runs."""
+        program = self.program(model, batches.size)
+        seeds = np.zeros(self.graph.num_dropouts, np.uint64)
+        given = True, address(seeds, np.uint64), times
+        seconds = self._call("profile", _with_own_buffers(model), batches, *given)
+        return [(str(step), s) for step, s in zip(program.planned["train"], seconds, strict=True)]
+
+    def _call(self, name: str, model: Model, batches: Batches, *given: Any) -> Any:
+        program = self.program(model, batches.size).native
+        run = getattr(extension().program, name)
+        return run(program, self._workspace, _arenas(model), _batches(batches), *given, num_threads())
+
+
+def _with_own_buffers(model: Model) -> Model:
+    """`model`, whose buffers a pass may write into: what norms keep moves in it."""
+    return replace(model, rest=model.rest.clone(), integers=model.integers.clone())
+
+
+def _batches(batches: Batches) -> Any:
+    """csrc/program/program.h's; keeps no array alive."""
+    data = batches.data
+    return extension().program.Batches(
+        data=native_samples(data.x, data.mean, data.std),
+        labels=address(data.labels, np.int64),
+        order=address(batches.order, np.int64),
+        moves=native_moves(batches.moves),
+        samples=batches.samples,
+        epochs=batches.epochs,
+        batch=batches.size,
+    )
+
+
+def _arenas(model: Model) -> Any:
+    return extension().program.Arenas(
+        words=pointer(model.bitmap.words, torch.int64),
+        starts=pointer(model.bitmap.segments.starts, torch.int64),
+        offsets=pointer(model.bitmap.offsets, torch.int64),
+        values=pointer(model.values),
+        rest=pointer(model.rest),
+        integers=pointer(model.integers, torch.int64),
+    )
+
+
+def _trained(native: Any) -> Trained:
+    failed = None if native.failed < 0 else (native.failed, native.failed_loss)
+    return Trained(native.loss, native.samples, failed, native.stopped)
+
+
+def _kept(cache: OrderedDict[tuple, Value], key: tuple, make: Callable[[], Value], most: int) -> Value:
+    """Return what `cache` has for `key`, made if it is not there; what was not used for long is dropped."""
+    if key not in cache:
+        cache[key] = make()
+        if len(cache) > most:
+            cache.popitem(last=False)
+    cache.move_to_end(key)
+    return cache[key]
