@@ -95,7 +95,7 @@ class ConvPlan:
         )
 
     def _block(self) -> int:
-        return max(1, geometry.L1 // (4 * self.lanes))
+        return max(1, geometry.L1[extension().conv_vector()] // (4 * self.lanes))
 
     def native(self) -> Any:
         native, weight, shape = extension().program, self.step.weight, self.step.geometry
