@@ -19,7 +19,8 @@ int64_t block_of(const Pass& p, int64_t channels, double density, int64_t used) 
     if (block >= channels || density * block * used >= p.few) break;
     block *= 2;
   } while (p.often);
-  return block < channels ? block : channels;
+  const int64_t blocks = (channels + block - 1) / block;
+  return (channels + blocks - 1) / blocks;  // alike
 }
 
 // Calls use(row, column, packed position) for every stored entry of a weight [rows, columns].

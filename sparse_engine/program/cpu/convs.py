@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 from sparse_engine.program.steps import Conv, Shape
 from sparsefl.kernels.native import extension
 from sparsefl.kernels.sparse_conv import _cpu_geometry as geometry
-from sparsefl.kernels.sparse_conv._cpu_planes import Planes
 
 LANES = (16, 32, 64, 128)  # batch columns side by side that fill whole tiles
 _KERNELS = {"sparse": 0, "dense": 1, "winograd": 2}  # WeightGradient::Kernel, csrc/program/conv_steps.h
@@ -40,22 +39,16 @@ class ConvPlan:
     _known: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        tile = extension().conv_tile()
         size = (*self.x[1:], self.lanes)
-        side_by_side = self.lanes if self.lanes in LANES and self.lanes <= tile else None
         self.linear = geometry.is_linear(self.step.geometry, *self.x[1:])
-        self.forward = geometry.forward(self.step.geometry, *size, side_by_side)
-        self.backward = geometry.input_gradient(self.step.geometry, *size, side_by_side)
-        # Of a linear layer whose batch is within a tile, a value lies as planes do.
-        self.in_place = self.linear and side_by_side is not None
-        if self.in_place:
-            self.forward = geometry.Ways(_rows(self.x[0], self.lanes), self.forward.passes)
-            self.backward = geometry.Ways(_rows(self.y[0], self.lanes), self.backward.passes)
+        self.forward = geometry.forward(self.step.geometry, *size)
+        self.backward = geometry.input_gradient(self.step.geometry, *size)
 
     @property
     def scatters(self) -> bool:
         """Is the input gradient taken in the order of the forward pass?"""
-        return self.in_place and self.kernels.input_gradient == "sparse"
+        one_tile = self.linear and self.lanes <= extension().conv_tile()
+        return one_tile and self.kernels.input_gradient == "sparse"
 
     @property
     def weights(self) -> int:
@@ -75,13 +68,12 @@ class ConvPlan:
         passes = []
         for one in ways.passes:
             at = geometry.tap_bytes(self.step.geometry.kernel, ways.planes, one.axes)
-            block = self._block() if self.in_place else geometry.channels_in_l1(ways.planes, at)
             passes.append(
                 native.Pass(
                     output=one.output.native,
                     offset=one.output.offset,
                     taps=at.reshape(-1).tolist(),
-                    block=block,
+                    block=geometry.channels_in_l1(ways.planes, at),
                     few=geometry.FEW_LINEAR if self.linear else geometry.FEW,
                     often=self.linear,
                 )
@@ -93,9 +85,6 @@ class ConvPlan:
             planes=ways.planes.native,
             passes=passes,
         )
-
-    def _block(self) -> int:
-        return max(1, geometry.L1[extension().conv_vector()] // (4 * self.lanes))
 
     def native(self) -> Any:
         native, weight, shape = extension().program, self.step.weight, self.step.geometry
@@ -137,8 +126,3 @@ class ConvPlan:
     @staticmethod
     def kernel_number(kernel: str) -> int:
         return _KERNELS[kernel]
-
-
-def _rows(channels: int, lanes: int) -> Planes:
-    """Planes of one position each, without a border between them."""
-    return Planes(channels, 1, 1, lanes, 1, 1, 0, 0, 1, 1, lanes, 1, lanes)

@@ -152,7 +152,7 @@ def _planes(lists: Lists, i: int, plan: ConvPlan, x: Buffer) -> Buffer:
     """The input of a convolution in planes: those of the forward pass, if it had any."""
     if i in lists.saved:
         return lists.saved[i]["planes"]
-    if plan.in_place:
+    if plan.forward.planes.is_input:
         return x
     planes = Buffer(plan.forward.planes.size, f"planes of {plan.step.name}")
     lists._add("ToPlanes", planes=plan.forward.planes.native, x=x, to=planes)
@@ -217,7 +217,7 @@ def _input_gradient(lists: Lists, plan: ConvPlan, dy: Buffer, dx: Buffer) -> Non
         lists._add("Winograd", conv=plan, **how, x=dy, y=dx, scratch=scratch, bias=_NONE)
     else:
         planes = dy
-        if not plan.in_place:
+        if not plan.backward.planes.is_input:
             planes = Buffer(plan.backward.planes.size, "planes of a gradient")
             lists._add("ToPlanes", planes=plan.backward.planes.native, x=dy, to=planes)
         direction = plan.direction("backward", kernel)
