@@ -187,7 +187,7 @@ def test_kernels_agree_on_a_network_with_norms_shortcuts_and_buffers(make):
     )
     states = []
     for kernels in ("sparse", "dense"):
-        worker = make(f"training.kernels={kernels}", *model)
+        worker = make(*LAYERS[kernels], *model)
         after = trained(worker, 0, 0, masked(worker))
         mask, work = after.turn.grow(0.3)
         states.append((after.model, mask, after.report.plus(work)))
