@@ -221,7 +221,8 @@ void gradient_tile(const Pass& p, int64_t lo, int64_t hi, const float* x, const 
   }
 }
 
-// The weight gradients of visits lo to hi, tile after tile.
+// The weight gradients of visits lo to hi, tile after tile. Output gradients that every block of channels reads again
+// are brought together first: in the tensor, rows are often a power of two apart and share few cache sets.
 void gradient(const Pass& p, int64_t lo, int64_t hi, const float* x, const float* dy, float* gradients) {
   constexpr decltype(&gradient_tile<1>) RUN[] = SPARSE_KERNELS(gradient_tile);
   const Tiles& tiles = p.tiles;
@@ -231,11 +232,17 @@ void gradient(const Pass& p, int64_t lo, int64_t hi, const float* x, const float
   for (int r = 0; r < R; r++) together[r] = r * W;
   for (int64_t i = 0; i < tiles.count; i++) {
     const Tiles::Tile tile = tiles[i];
-    const bool plain = tiles.plain(tile);
-    if (!plain)
-      for (int64_t o = 0; o < p.w.rows; o++) take(tiles, tile, dy + o * tiles.y.plane_size, vectors + o * TILE);
-    RUN[tile.vectors - 1](p, lo, hi, x + tile.input, plain ? dy + tile.output : vectors,
-                          plain ? tiles.y.plane_size : TILE, plain ? tiles.at : together, i == 0, gradients);
+    const bool plain = tiles.plain(tile), in_place = plain && p.w.visits == p.w.rows;
+    for (int64_t o = 0; o < p.w.rows && !in_place; o++) {
+      const float* from = dy + o * tiles.y.plane_size;
+      float* to = vectors + o * TILE;
+      if (plain)
+        for (int r = 0; r < tile.vectors; r++) store(to + r * W, load(from + tile.output + tiles.at[r]));
+      else
+        take(tiles, tile, from, to);
+    }
+    RUN[tile.vectors - 1](p, lo, hi, x + tile.input, in_place ? dy + tile.output : vectors,
+                          in_place ? tiles.y.plane_size : TILE, in_place ? tiles.at : together, i == 0, gradients);
   }
 }
 
