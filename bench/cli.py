@@ -141,6 +141,37 @@ def models(
 
 
 @app.command(cls=Command)
+def clients(
+    network: Annotated[
+        Values,
+        Option(
+            metavar="NAME,...",
+            help="default: mlp,lenet5,small_cnn-digits,small_cnn-cifar10,resnet18",
+        ),
+    ] = None,
+    density: Annotated[Values, options.density("0.5,0.2,0.1")] = None,
+    repeats: Repeats = None,
+    cpu_time: Annotated[
+        bool,
+        Option("--cpu-time", help="ratios of the processor's time, not the clock's: on a shared machine"),
+    ] = False,
+    quick: Quick = False,
+    json: Json = None,
+) -> None:
+    """Client-rounds of a run against plain PyTorch loops: `sparsefl bench clients --network mlp,lenet5`."""
+    from sparsefl.bench import clients as work
+
+    def run() -> int:
+        default = work.QUICK if quick else (tuple(work.CASES), work.DENSITIES)
+        chosen = names("--network", network, default[0], work.CASES)
+        densities = shares("--density", density, default[1])
+        times, clock = repeats or (2 if quick else None), "cpu_ms" if cpu_time else "median_ms"
+        return work.command(chosen, densities, times, clock, json)
+
+    _run(run)
+
+
+@app.command(cls=Command)
 def rounds(
     preset: Annotated[
         str, Option(metavar="CONFIG_OR_PRESET", help="what is run: a preset or a TOML file")

@@ -46,7 +46,7 @@ def finish(
     path: Path | None,
     *,
     threads: int = 1,
-    repeats: int = 1,
+    repeats: int | dict[str, int] = 1,
     title: str = "times_ours: how many times our time",
     also: dict[str, Any] | None = None,
     **more: Any,
