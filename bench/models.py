@@ -1,22 +1,31 @@
 """`sparsefl bench models`: a training step (forward, loss, backward, update), sparse against dense PyTorch.
 
+Ours is a step of the network as a program (se.compile), as runs take it.
+
 vs_dense      the faster of PyTorch's contiguous and channels-last steps, over ours
 vs_masked     dense PyTorch that multiplies weights and gradients by masks (as the authors do), over ours
+vs_layers     the sparse network layer by layer, with autograd, over ours
 realisation   vs_dense / (dense FLOP / sparse FLOP): 1 when every saved FLOP is a saved moment
-memory        peak bytes of a step over dense PyTorch's, each in a process of its own
+memory        peak bytes of a step over dense PyTorch's, each in a process of its own;   memory_layers: layer
+              by layer
 """
 
+import copy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import sparse_engine as se
+from sparse_engine.program.batches import Batches, Data, Training
+from sparse_engine.program.capture import capture
+from sparse_engine.program.cpu.session import Session
 from sparsefl.bench.running import seconds
 from sparsefl.bench.timing import take_turns
 from sparsefl.kernels import use_threads
@@ -24,6 +33,8 @@ from sparsefl.kernels import use_threads
 MODELS = {"resnet18": (10, (3, 32, 32)), "vgg11": (100, (3, 32, 32)), "alexnet": (7, (3, 64, 64))}
 DENSITIES = (0.5, 0.35, 0.2, 0.1)
 BATCHES = (32, 128)
+RIVALS = {"layers": "vs_layers", "masked torch": "vs_masked"}
+RATE, DECAY = 1e-4, 5e-4
 QUICK = (("vgg11",), (32,), (0.5, 0.2))  # networks, batches and densities of a look: seconds
 
 
@@ -50,16 +61,18 @@ def _rows(name: str, batch: int, density: float, repeats: int, memory: bool) -> 
     sparse = se.sparsify(se.models.by_name(name, num_classes=classes), density=density, seed=0)
     images, labels = torch.randn(batch, *shape), torch.randint(0, classes, (batch,))
     _check(sparse, images)
-    contestants = {"sparsefl": sparse_step(sparse, images, labels)}
+    _check_step(sparse, images, labels)
+    contestants = {"program": program_step(sparse, images, labels)[0]}
+    contestants["layers"] = layers_step(copy.deepcopy(sparse), images, labels)
     for layout in (torch.contiguous_format, torch.channels_last):
         dense = se.to_dense(sparse).to(memory_format=layout)
         key = "torch" if layout == torch.contiguous_format else "torch channels_last"
         contestants[key] = dense_step(dense, images.to(memory_format=layout), labels, None)
     contestants["masked torch"] = dense_step(se.to_dense(sparse), images, labels, se.masks(sparse))
     timings = take_turns(contestants, repeats=repeats, burst=1)
-    ours = timings["sparsefl"].median
+    ours = timings["program"].median
     flops = se.count_flops(sparse, shape)
-    ratio = peak_memory(name, batch, density)["ratio"] if memory else None
+    peaks = peak_memory(name, batch, density) if memory else {}
     for who, timing in timings.items():
         yield {
             "model": name,
@@ -70,19 +83,30 @@ def _rows(name: str, batch: int, density: float, repeats: int, memory: bool) -> 
             "spread": timing.spread,
             "times_ours": timing.median / ours,
             "flop_ratio": flops.dense_step / flops.sparse_step,
-            "memory_ratio": ratio if who == "sparsefl" else None,
+            "memory_ratio": peaks[who] / peaks["dense"] if who in peaks else None,
         }
 
 
-def sparse_step(net: nn.Module, images: Tensor, labels: Tensor) -> Callable[[], None]:
-    optimizer = se.SparseSGD(net, lr=1e-4, weight_decay=5e-4)
+def program_step(
+    net: nn.Module, images: Tensor, labels: Tensor, lr: float = RATE
+) -> tuple[Callable[[], object], se.Model]:
+    """A step of the network as a program, which also gathers its batch, and the model that it trains."""
+    model = se.compress(net)
+    session = Session(capture(se.to_dense(net), tuple(images.shape[1:]), model.layout))
+    batches = Batches(Data(images.numpy(), labels.numpy()), np.arange(len(labels)), len(labels))
+    how = Training(lr=lr, weight_decay=DECAY, seeds=(0,) * session.graph.num_dropouts)
+    return (lambda: session.train(model, batches, how)), model
+
+
+def layers_step(net: nn.Module, images: Tensor, labels: Tensor, lr: float = RATE) -> Callable[[], None]:
+    optimizer = se.SparseSGD(net, lr=lr, weight_decay=DECAY)
     return lambda: _step(net, optimizer, images, labels)
 
 
 def dense_step(
     net: nn.Module, images: Tensor, labels: Tensor, masks: dict[str, Tensor] | None
 ) -> Callable[[], None]:
-    optimizer = torch.optim.SGD(net.parameters(), lr=1e-4, weight_decay=5e-4)
+    optimizer = torch.optim.SGD(net.parameters(), lr=RATE, weight_decay=DECAY)
     if masks is None:
         return lambda: _step(net, optimizer, images, labels)
     masked = [(net.get_parameter(name), mask.float()) for name, mask in masks.items()]
@@ -116,6 +140,26 @@ def _check(sparse: nn.Module, images: Tensor) -> None:
         raise AssertionError(f"outputs are off by {error:.2g}: a wrong result gets no time")
 
 
+def _check_step(net: nn.Module, images: Tensor, labels: Tensor) -> None:
+    """A program and the layers take the same step, without dropout: their draws differ."""
+    net = copy.deepcopy(net)
+    for module in net.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    before = _numbers(se.compress(net))
+    step, model = program_step(net, images, labels, lr=1.0)
+    step()
+    layers_step(net, images, labels, lr=1.0)()
+    wanted = _numbers(se.compress(net)) - before
+    error = float((_numbers(model) - before - wanted).norm() / wanted.norm())
+    if not error < 1e-3:
+        raise AssertionError(f"steps are off by {error:.2g}: a wrong result gets no time")
+
+
+def _numbers(model: se.Model) -> Tensor:
+    return torch.cat([model.values, model.rest])
+
+
 def told(row: dict[str, Any]) -> str:
     """A row in a line, for progress."""
     case = f"{row['model']}, batch {row['batch']}, density {row['density']:g}"
@@ -128,28 +172,27 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float
         cell = summary.setdefault(f"{row['model']}, batch {row['batch']}", {}).setdefault(
             str(row["density"]), {}
         )
-        if row["name"] == "sparsefl" and row["memory_ratio"] is not None:
-            cell["memory"] = row["memory_ratio"]
-        elif row["name"] in ("torch", "torch channels_last"):
+        if row["memory_ratio"] is not None:
+            cell["memory" if row["name"] == "program" else "memory_layers"] = row["memory_ratio"]
+        if row["name"] in ("torch", "torch channels_last"):
             cell["vs_dense"] = min(cell.get("vs_dense", float("inf")), row["times_ours"])
             cell["realisation"] = cell["vs_dense"] / row["flop_ratio"]
-        elif row["name"] == "masked torch":
-            cell["vs_masked"] = row["times_ours"]
+        elif row["name"] in RIVALS:
+            cell[RIVALS[row["name"]]] = row["times_ours"]
     return summary
 
 
 def peak_memory(name: str, batch: int, density: float) -> dict[str, float]:
-    """Peak resident bytes that three steps add to a process that has made the network; ours over dense."""
-    measured = {
+    """Peak resident bytes that three steps add to a process that has made the network, of each kind."""
+    return {
         who: float(
             subprocess.run(
                 [sys.executable, "-m", "sparsefl.bench.models", who, name, str(batch), str(density)],
                 capture_output=True, text=True, check=True,
             ).stdout
         )
-        for who in ("sparse", "dense")
+        for who in ("program", "layers", "dense")
     }  # fmt: skip
-    return measured | {"ratio": measured["sparse"] / measured["dense"]}
 
 
 def _measure_peak(who: str, name: str, batch: str, density: str) -> None:
@@ -157,16 +200,22 @@ def _measure_peak(who: str, name: str, batch: str, density: str) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     net = se.models.by_name(name, num_classes=classes)
-    if who == "sparse":
+    if who != "dense":
         net = se.sparsify(net, density=float(density))
     images, labels = torch.randn(int(batch), *shape), torch.randint(0, classes, (int(batch),))
-    step = sparse_step(net, images, labels) if who == "sparse" else dense_step(net, images, labels, None)
+    step = _steps(who, net, images, labels)
     Path("/proc/self/clear_refs").write_text("5")  # what making the network took does not count
     before = _status("VmRSS")
     with use_threads(1):
         for _ in range(3):
             step()
     print(_status("VmHWM") - before)
+
+
+def _steps(who: str, net: nn.Module, images: Tensor, labels: Tensor) -> Callable[[], object]:
+    if who == "program":
+        return program_step(net, images, labels)[0]
+    return layers_step(net, images, labels) if who == "layers" else dense_step(net, images, labels, None)
 
 
 def _status(key: str) -> int:

@@ -5,6 +5,7 @@ import sys
 import pytest
 import torch
 
+import sparse_engine as se
 from sparsefl.bench import layers, models, report
 
 
@@ -42,12 +43,27 @@ def test_models_give_realisation(monkeypatch):
     rows = list(models.run(("small_cnn",), (4,), (0.5,), threads=1, repeats=1, memory=False))
     (cell,) = models.summarise(rows)["small_cnn, batch 4"].values()
     assert cell["realisation"] == pytest.approx(cell["vs_dense"] / rows[0]["flop_ratio"])
-    assert {row["name"] for row in rows} == {"sparsefl", "torch", "torch channels_last", "masked torch"}
+    names = {"program", "layers", "torch", "torch channels_last", "masked torch"}
+    assert {row["name"] for row in rows} == names
+    assert cell.keys() == {"vs_dense", "realisation", "vs_layers", "vs_masked"}
+    by_name = {row["name"]: row["median_ms"] for row in rows}
+    assert cell["vs_layers"] == pytest.approx(by_name["layers"] / by_name["program"])
+
+
+def test_a_wrong_step_of_a_program_gets_no_time(monkeypatch):
+    net = se.sparsify(se.models.small_cnn(), density=0.5, seed=0)
+    images, labels = torch.randn(4, 3, 8, 8), torch.arange(4)
+    models._check_step(net, images, labels)
+    step = models.layers_step
+    monkeypatch.setattr(models, "layers_step", lambda net, x, y, lr: step(net, x, y, lr / 0.99))
+    with pytest.raises(AssertionError, match="steps are off by 0.01"):
+        models._check_step(net, images, labels)
 
 
 def test_peak_memory_is_of_the_steps_alone(monkeypatch):
     measured = models.peak_memory("vgg11", 2, 0.1)
-    assert 1e6 < measured["sparse"] < 1e9 and measured["ratio"] == measured["sparse"] / measured["dense"]
+    assert measured.keys() == {"program", "layers", "dense"}
+    assert all(1e6 < peak < 1e9 for peak in measured.values())
 
 
 def test_rates_are_shares_of_a_matrix_product():
