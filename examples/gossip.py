@@ -22,7 +22,7 @@ from fl.algorithms.messages import Sent, send
 from fl.config import Messages, Section, Share
 from fl.train.local import Local
 from fl.train.report import Done
-from fl.train.trainer import Trainer, train_and_test
+from fl.train.trainer import Trainer
 
 
 class Config(Section):
@@ -60,6 +60,6 @@ def local_update(
     own, others = given.client, given.neighbours
     weights = [share, *[(1 - share) / len(others)] * len(others)] if others else [1.0]
     turn = trainer.turn(k, t, se.combine([own.model, *others], weights))
-    report = train_and_test(turn, local)
+    report = turn.train_and_test(local)
     trained = turn.model()
     return Done(Client(trained, send(trained, k, t, messages, own.sent)), report)

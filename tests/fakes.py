@@ -1,7 +1,7 @@
 """One trainer, executor and Env for tests of algorithms: training is arithmetic, clients come one by one."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -75,6 +75,12 @@ class Turn:
         self._of.starts[self._k] = self._model
         self._model = self._of.train(self._k, self._model, local)
         return Report(loss=1.0, samples=self._of.num_samples(self._k), flop=100, flop_dense=1000, train_s=1.0)
+
+    def train_and_test(self, local):
+        before = self.test()
+        report = self.train(local)
+        after = before if report.loss is None else self.test()
+        return replace(report, accuracy_before=before, accuracy=after)
 
     def test(self):
         self._of.tested.append(self._k)

@@ -43,7 +43,7 @@ from fl.config import Messages, Positive, Section
 from fl.keys import Key
 from fl.train.local import Local
 from fl.train.report import Done
-from fl.train.trainer import Gradient, Trainer, Turn, train_and_test
+from fl.train.trainer import Gradient, Trainer, Turn
 from fl.world import topology
 from fl.world.topology import Neighbours
 
@@ -173,7 +173,7 @@ def local_update(
 def epochs(turn: Turn, local: Local) -> Gradient:
     """Return how far local training moved X, divided by eta."""
     X = turn.model()
-    report = train_and_test(turn, local)
+    report = turn.train_and_test(local)
     return Gradient(se.combine([X, turn.model()], [1 / local.lr, -1 / local.lr]), report)
 
 

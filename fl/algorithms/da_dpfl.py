@@ -31,7 +31,7 @@ from fl.clients.base import Clients
 from fl.config import Count, Messages, NotNegative, Positive, Section, Share, Whole, only_if, unless
 from fl.train.local import Local
 from fl.train.report import Done, Report
-from fl.train.trainer import Grown, Trainer, Turn, train_and_test
+from fl.train.trainer import Grown, Trainer, Turn
 from fl.world import schedule
 
 
@@ -216,7 +216,7 @@ def local_update(
     """Aggregate, train, drift, prune, send, move the mask: lines 13 to 25 of Algorithm 1 for one client."""
     own = given.client
     turn = trainer.turn(k, t, se.average(own.model, given.neighbours, mask=own.mask))
-    report = train_and_test(turn, local)
+    report = turn.train_and_test(local)
     trained = turn.model()
     drift = se.drift(trained, trainer.initial.with_pattern(own.first_mask), squared=cfg.drift == "squared")
     pruned = trained

@@ -30,7 +30,7 @@ from fl.clients.base import Clients
 from fl.config import Messages, Positive, Section
 from fl.train.local import Local
 from fl.train.report import Done
-from fl.train.trainer import Trainer, train_and_test
+from fl.train.trainer import Trainer
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "q16": 2, "q8": 1}
 
@@ -87,7 +87,7 @@ def local_update(
     differences = [own.sent.model, *given.neighbours]
     start = se.combine([*differences, own.start], [*[1 / len(differences)] * len(differences), 1])
     turn = trainer.turn(k, t, start)
-    report = train_and_test(turn, local)
+    report = turn.train_and_test(local)
     model = turn.model()
     sent = send(se.combine([model, start], [1, -1]), k, t, messages, own.sent)
     return Done(Update(Client(start, sent), model), report)

@@ -26,7 +26,7 @@ from fl.algorithms.messages import Sent, send
 from fl.config import Messages, NotNegative, Positive, Section
 from fl.train.local import Local
 from fl.train.report import Done
-from fl.train.trainer import Trainer, train_and_test
+from fl.train.trainer import Trainer
 
 
 class Config(Section):
@@ -62,6 +62,6 @@ def local_update(
     """Mix, train, send."""
     own = given.client
     turn = trainer.turn(k, t, se.average(own.model, given.neighbours))
-    report = train_and_test(turn, local)
+    report = turn.train_and_test(local)
     model = turn.model()
     return Done(Client(model, send(model, k, t, messages, own.sent)), report)

@@ -26,7 +26,7 @@ from fl.algorithms.messages import Sent, send
 from fl.config import Messages, Positive
 from fl.train.local import Local
 from fl.train.report import Done
-from fl.train.trainer import Trainer, train_and_test
+from fl.train.trainer import Trainer
 
 
 class Config(da_dpfl.Masks):
@@ -68,7 +68,7 @@ def local_update(
     """Aggregate, train, move the mask, send."""
     own = given.client
     turn = trainer.turn(k, t, se.average(own.model, given.neighbours, mask=own.mask))
-    report = train_and_test(turn, local)
+    report = turn.train_and_test(local)
     model = turn.model()
     mask, work = da_dpfl.next_mask(turn, fraction, cfg, partial(trainer.seed, "grow", t, k))
     return Done(Client(model, mask, send(model, k, t, messages, own.sent)), report.plus(work))

@@ -34,7 +34,7 @@ from fl.clients.base import Clients, Ref
 from fl.config import Messages, NotNegative, Training, Whole
 from fl.train.local import Local, Pull
 from fl.train.report import Done
-from fl.train.trainer import Trainer, train_and_test
+from fl.train.trainer import Trainer
 from fl.train.work import Results
 
 
@@ -137,7 +137,7 @@ def local_update(
     trained = turn.model()
     turn.load(given.personal.get())
     drawn = replace(both[1], pull=Pull(w, pull) if pull else None, stream=" personal")
-    report = train_and_test(turn, drawn).plus(first)
+    report = turn.train_and_test(drawn).plus(first)
     sent = send(trained, k, t, messages, upload.get())
     return Done(
         Update(fedavg.Update(trained, sent, trainer.num_samples(k), report.accuracy), turn.model()), report

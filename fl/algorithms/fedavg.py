@@ -35,7 +35,7 @@ from fl.clients.memory import InMemory
 from fl.config import Count, Messages, Positive, Section
 from fl.train.local import Local
 from fl.train.report import Done
-from fl.train.trainer import Trainer, train_and_test
+from fl.train.trainer import Trainer
 from fl.train.work import Results
 
 
@@ -107,7 +107,7 @@ def local_update(
 ) -> Done[Update]:
     """Train, send."""
     turn = trainer.turn(k, t, given.model)
-    report = train_and_test(turn, local)
+    report = turn.train_and_test(local)
     trained = turn.model()
     sent = send(trained, k, t, messages, given.upload.get())
     return Done(Update(trained, sent, trainer.num_samples(k), report.accuracy), report)

@@ -36,7 +36,7 @@ from fl.algorithms.messages import send
 from fl.config import Count, Messages, Share
 from fl.train.local import Local
 from fl.train.report import Done, Report
-from fl.train.trainer import Trainer, train_and_test
+from fl.train.trainer import Trainer
 
 
 class Config(fedavg.Config):
@@ -96,7 +96,7 @@ def local_update(
     if growth:
         mask, work = turn.grow(*growth)
         turn.load(given.model.with_pattern(mask))
-    report = train_and_test(turn, local).plus(work)
+    report = turn.train_and_test(local).plus(work)
     trained = turn.model()
     sent = send(trained, k, t, messages, given.upload.get(), known=given.model.bitmap)
     return Done(Update(trained, sent, trainer.num_samples(k), report.accuracy), report)

@@ -33,7 +33,7 @@ from fl.algorithms.messages import Sent, send
 from fl.config import Messages, Positive, Section
 from fl.train.local import Local
 from fl.train.report import Done
-from fl.train.trainer import Trainer, train_and_test
+from fl.train.trainer import Trainer
 from fl.world.topology import Neighbours, from_links
 
 
@@ -76,7 +76,7 @@ def local_update(
     own = given.client
     mean = se.average(own.model, given.neighbours, mask=own.sent.model.bitmap)
     turn = trainer.turn(k, t, se.overlay(own.model, mean))
-    report = train_and_test(turn, local)
+    report = turn.train_and_test(local)
     model = turn.model()
     sent = send(model.with_pattern(next_mask), k, t, messages, own.sent, known=next_mask)
     return Done(Client(model, sent), report)

@@ -5,11 +5,11 @@ layer (fl/train/turn.py), and decisions are the same; sums are rounded in anothe
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 import sparse_engine as se
@@ -26,6 +26,7 @@ from fl.train.trainer import Gradient, Grown
 from sparse_engine.program.batches import Batches, Data, Moves, Trained, Training
 from sparse_engine.program.cpu.session import Session
 
+_NO_SAMPLES = Draw(np.zeros(0, np.int64), None)
 _SLOWER = "lower training.lr, or clip with training.max_norm"
 
 
@@ -61,14 +62,16 @@ class ProgramTurn:
         return self._model
 
     def test(self) -> float | None:
-        setting = self._setting
-        indices = setting.partition.test.of(self.k)
-        if not len(indices):
-            return None
-        batches = Batches(self._data.test, indices.astype(np.int64), setting.training.batch_size)
-        return self._session.evaluate(self._model, batches) / len(indices)
+        tests = self._tests()
+        return None if tests is None else self._session.evaluate(self._model, tests) / tests.samples
 
     def train(self, local: Local) -> Report:
+        return self._train(local, None)
+
+    def train_and_test(self, local: Local) -> Report:
+        return self._train(local, self._tests())
+
+    def _train(self, local: Local, tests: Batches | None) -> Report:
         began, setting = perf_counter(), self._setting
         model = self._model if self._ours else self._model.clone()
         pull = local.pull
@@ -84,14 +87,21 @@ class ProgramTurn:
         )
         stream = rng.stream(setting.seed, f"batches{local.stream}", self.t, self.k)
         epochs = [draw(setting.data, self._samples, stream) for _ in range(local.epochs)]
-        done = Trained(0.0, 0)
-        if epochs and len(self._samples):
-            done = self._session.train(model, self._batches(epochs, local.batch_size), how)
+        given = self._batches(epochs or [_NO_SAMPLES], local.batch_size)
+        done = self._session.train(model, given, how, tests)
         self._check(done)
         self._model, self._ours = model, True
-        for tensor in (model.values, model.rest):
-            self._check_finite("model", tensor)  # the loss is that before the last step
-        return self._report(done, local.passes, perf_counter() - began)
+        report = self._report(done, local.passes, perf_counter() - began)
+        if done.right is None or tests is None:
+            return report
+        before, after = (right / tests.samples for right in done.right)
+        return replace(report, accuracy_before=before, accuracy=after)
+
+    def _tests(self) -> Batches | None:
+        """The client's test samples; None where it has none."""
+        indices = self._setting.partition.test.of(self.k)
+        size = self._setting.training.batch_size
+        return Batches(self._data.test, indices.astype(np.int64), size) if len(indices) else None
 
     def gradient(self) -> Gradient:
         began, setting = perf_counter(), self._setting
@@ -151,10 +161,8 @@ class ProgramTurn:
             batch, loss = done.failed
             where = f"{self._where}, batch {batch}"
             raise Diverged(f"expected a finite loss, got {loss} ({where}): {_SLOWER}")
-
-    def _check_finite(self, what: str, tensor: torch.Tensor) -> None:
-        if not torch.isfinite(tensor).all():
-            raise self._not_finite(what)
+        if not done.finite:  # the loss is that before the last step
+            raise self._not_finite("model")
 
     def _not_finite(self, what: str) -> Diverged:
         return Diverged(f"expected a {what} of finite numbers, got inf or NaN ({self._where}): {_SLOWER}")

@@ -1,13 +1,12 @@
 """The seam between algorithms and training: what trains clients (Trainer), and one client's turn (Turn).
 
     turn = trainer.turn(k, t, start)
-    report = train_and_test(turn, local)
+    report = turn.train_and_test(local)
     trained = turn.model()
 
 Algorithms know these two alone. fl/train/worker.py and fl/train/turn.py implement them.
 """
 
-from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import sparse_engine as se
@@ -34,6 +33,9 @@ class Turn(Protocol):
 
     def train(self, local: Local) -> Report:
         """Trains the model on the client's samples. The report has no accuracies."""
+
+    def train_and_test(self, local: Local) -> Report:
+        """Trains the model, and reports the accuracies before and after it too."""
 
     def test(self) -> float | None:
         """Accuracy of the model on the client's own test samples; None where it has none."""
@@ -66,11 +68,3 @@ class Trainer(Protocol):
 
     def seed(self, purpose: str, t: int = 0, k: int = 0) -> int:
         """A number for what takes a seed, from the stream of that name."""
-
-
-def train_and_test(turn: Turn, local: Local) -> Report:
-    """Trains, and reports the accuracies before and after it too."""
-    before = turn.test()
-    report = turn.train(local)
-    after = before if report.loss is None else turn.test()
-    return replace(report, accuracy_before=before, accuracy=after)

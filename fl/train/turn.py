@@ -8,6 +8,7 @@ test       how well the model does on the client's test samples
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
@@ -79,6 +80,12 @@ class EngineTurn:
         step = self._engine.trainer(local, towards)
         self._model = None
         return self._run(step, self._epochs(local), start, passes=local.passes)
+
+    def train_and_test(self, local: Local) -> Report:
+        before = self.test()
+        report = self.train(local)
+        after = before if report.loss is None else self.test()
+        return replace(report, accuracy_before=before, accuracy=after)
 
     def gradient(self) -> Gradient:
         model, engine = self.model(), self._engine

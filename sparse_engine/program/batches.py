@@ -1,6 +1,6 @@
 """What a program is given: data, which samples in which order, and how a training steps."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from sparse_engine.model.model import Model
 from sparsefl.kernels.gather import Moves, X
+from sparsefl.kernels.layout import Derived
 
 __all__ = ["Batches", "Data", "Moves", "Trained", "Training"]
 
@@ -20,6 +21,7 @@ class Data:
     labels: NDArray[np.int64]
     mean: NDArray[np.float32] | None = None
     std: NDArray[np.float32] | None = None
+    derived: Derived = field(default_factory=Derived, repr=False)  # what a backend makes of it once
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,3 +70,5 @@ class Trained(NamedTuple):
     samples: int
     failed: tuple[int, float] | None = None  # a batch, and its loss that is not finite
     stopped: bool = False
+    finite: bool = True  # is every number of the model?
+    right: tuple[int, int] | None = None  # test samples that got their own class, before and after

@@ -30,8 +30,15 @@ class Reference:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
 
-    def train(self, model: Model, batches: Batches, how: Training) -> Trained:
+    def train(self, model: Model, batches: Batches, how: Training, test: Batches | None = None) -> Trained:
         """Train `model` in place."""
+        before = 0 if test is None else self.evaluate(model, test)
+        done = self._train(model, batches, how)
+        finite = bool(torch.isfinite(model.values).all() and torch.isfinite(model.rest).all())
+        right = None if test is None else (before, self.evaluate(model, test))
+        return done._replace(finite=finite, right=right)
+
+    def _train(self, model: Model, batches: Batches, how: Training) -> Trained:
         net = _Network(self.graph, model)
         u = [torch.zeros_like(w) for w in net.trained]
         if how.velocity is not None:

@@ -41,7 +41,8 @@ void bind_program(nb::module_& parent) {
                  FIELD(pull_rest), FIELD(velocity_values), FIELD(velocity_rest), FIELD(seeds), FIELD(pass), FIELD(stop));
 #undef FIELD
 #define FIELD(name) SPARSE_FIELD(Trained, name)
-  bind_structure(m, "Trained", FIELD(loss), FIELD(samples), FIELD(failed), FIELD(failed_loss), FIELD(stopped));
+  bind_structure(m, "Trained", FIELD(loss), FIELD(samples), FIELD(failed), FIELD(failed_loss), FIELD(stopped), FIELD(finite),
+                 FIELD(right_before), FIELD(right_after));
 #undef FIELD
 
 #define FIELD(name) SPARSE_FIELD(Weight, name)
@@ -131,10 +132,12 @@ void bind_program(nb::module_& parent) {
   const auto free = nb::call_guard<nb::gil_scoped_release>();
   m.def(
       "train",
-      [](const Program& p, Workspace& w, const Arenas& a, const Batches& b, const Training& t, int threads) {
-        return p.run_training(w, a, b, t, threads);
+      [](const Program& p, Workspace& w, const Arenas& a, const Batches& b, const Training& t, const Batches* test,
+         int threads) {
+        nb::gil_scoped_release release;
+        return p.run_training(w, a, b, t, test, threads);
       },
-      free);
+      nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg());
   m.def(
       "gradient",
       [](const Program& p, Workspace& w, const Arenas& a, const Batches& b, Address seeds, Address dvalues,

@@ -47,4 +47,15 @@ class Step {
   virtual void run(Run& r) const = 0;
 };
 
+inline bool finite(const float* x, int64_t n) {  // a sum of x - x is 0, or NaN
+  float sums[16] = {};
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16)
+    for (int k = 0; k < 16; k++) sums[k] += x[i + k] - x[i + k];
+  for (; i < n; i++) sums[0] += x[i] - x[i];
+  float all = 0;
+  for (float s : sums) all += s;
+  return all == 0;
+}
+
 }  // namespace sparsefl::program

@@ -127,7 +127,19 @@ class Program::Pass {
   } spare_[3];
 };
 
-Trained Program::run_training(Workspace& workspace, Arenas model, Batches batches, Training t, int threads) const {
+Trained Program::run_training(Workspace& workspace, Arenas model, Batches batches, Training t, const Batches* test,
+                              int threads) const {
+  const int64_t before = test ? run_evaluation(workspace, model, *test, threads) : -1;
+  Trained done = train_only(workspace, model, batches, t, threads);
+  done.right_before = done.right_after = before;
+  if (done.stopped || done.failed >= 0) return done;
+  done.finite = finite(model.values, model.offsets[segments]) && finite(model.rest, rest);
+  if (test && done.samples) done.right_after = run_evaluation(workspace, model, *test, threads);
+  return done;
+}
+
+Trained Program::train_only(Workspace& workspace, const Arenas& model, const Batches& batches, const Training& t,
+                            int threads) const {
   const float rate = float(t.pull_rate);
   const bool momentum = t.sgd.momentum != 0, pull = t.pull_rate != 0, uphill = t.rho != 0;
   enum { VELOCITY, OFFSET, HERE, SPARES };
@@ -135,7 +147,7 @@ Trained Program::run_training(Workspace& workspace, Arenas model, Batches batche
   pass.state().seeds = t.seeds;
   pass.state().pass = t.pass;
   if (momentum) pass.keep(VELOCITY, t.velocity_values, t.velocity_rest);
-  Trained done{0, 0, -1, 0, false};
+  Trained done{0, 0, -1, 0, false, true, -1, -1};
   for (int64_t epoch = 0, number = 0; epoch < batches.epochs; epoch++)
     for (int64_t first = 0; first < batches.samples; first += batches.batch, number++) {
       if (t.stop && *static_cast<const volatile uint8_t*>(t.stop)) {
@@ -188,7 +200,7 @@ Trained Program::run_gradient(Workspace& workspace, Arenas model, Batches batche
                               float* dvalues, float* drest, int threads) const {
   Pass pass(*this, workspace, model, batches, 0, threads);
   pass.state().seeds = seeds;
-  Trained done{0, 0, -1, 0, false};
+  Trained done{0, 0, -1, 0, false, true, -1, -1};
   memset(dvalues, 0, pass.num_values() * sizeof(float));
   memset(drest, 0, rest * sizeof(float));
   for (int64_t first = 0, number = 0; first < batches.samples; first += batches.batch, number++) {

@@ -49,6 +49,8 @@ struct Trained {
   int64_t failed;        // the batch whose loss is not finite; -1: none
   double failed_loss;
   bool stopped;
+  bool finite;                        // is every number of the model?
+  int64_t right_before, right_after;  // of the test samples; -1: not tested
 };
 
 class Program {
@@ -63,7 +65,8 @@ class Program {
   std::vector<std::shared_ptr<Conv>> convs;
   Steps train, evaluate, grow;
 
-  Trained run_training(Workspace&, Arenas, Batches, Training, int threads) const;
+  // `test`: samples to evaluate before and after it; null: none.
+  Trained run_training(Workspace&, Arenas, Batches, Training, const Batches* test, int threads) const;
   // The sum over batches of samples times gradient, in dvalues and drest.
   Trained run_gradient(Workspace&, Arenas, Batches, const uint64_t* seeds, float* dvalues, float* drest,
                        int threads) const;
@@ -79,6 +82,7 @@ class Program {
 
  private:
   class Pass;
+  Trained train_only(Workspace&, const Arenas&, const Batches&, const Training&, int threads) const;
 };
 
 }  // namespace sparsefl::program

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from sparse_engine.choice import plan
 from sparse_engine.model.grow import Growth
 from sparse_engine.model.model import Model
-from sparse_engine.program.batches import Batches, Trained, Training
+from sparse_engine.program.batches import Batches, Data, Trained, Training
 from sparse_engine.program.cpu.convs import lanes_for
 from sparse_engine.program.cpu.program import CpuProgram, choose
 from sparse_engine.program.steps import Graph
@@ -31,18 +32,25 @@ class Session:
         self._workspace = extension().program.Workspace()
         self._programs: OrderedDict[tuple, CpuProgram] = OrderedDict()
         self._kernels: OrderedDict[tuple, tuple] = OrderedDict()
+        self._last: tuple[tuple, CpuProgram] | None = None
 
     def program(self, model: Model, batch: int) -> CpuProgram:
         """Return the program for models that store as many entries as `model`, and batches of that size."""
+        asked = (model.bitmap, batch, extension().isa(), plan.current())
+        if self._last is None or self._last[0] != asked:  # a turn asks several times
+            self._last = (asked, self._found(model, batch))
+        return self._last[1]
+
+    def _found(self, model: Model, batch: int) -> CpuProgram:
         lanes = lanes_for(batch)
         key = (lanes, extension().isa(), plan.current().identity(), *model.bitmap.counts.tolist())
         kernels = _kept(self._kernels, key, lambda: choose(self.graph, key[3:], lanes), 8 * _KEPT)
-        return _kept(
-            self._programs, (*key[:3], kernels), lambda: CpuProgram(self.graph, lanes, kernels), _KEPT
-        )
+        make = partial(CpuProgram, self.graph, lanes, kernels)
+        return _kept(self._programs, (*key[:3], kernels), make, _KEPT)
 
-    def train(self, model: Model, batches: Batches, how: Training) -> Trained:
-        """Train `model` in place."""
+    def train(self, model: Model, batches: Batches, how: Training, test: Batches | None = None) -> Trained:
+        """Train `model` in place. `test`: how many of these get their own class, before and after it, is
+        counted too."""
         seeds = np.array(how.seeds, np.uint64)
         towards, rate = how.pull or (None, 0.0)
         native = extension().program.Training(
@@ -60,7 +68,8 @@ class Session:
             **{"pass": how.first_pass},
             stop=0 if how.stop is None else address(how.stop, np.uint8),
         )
-        return _trained(self._call("train", model, batches, native))
+        tests = None if test is None else _batches(test)
+        return _trained(self._call("train", model, batches, native, tests))
 
     def gradient(self, model: Model, batches: Batches, seeds: tuple[int, ...] = ()) -> tuple[Model, Trained]:
         """Return the gradient of the mean loss over all samples, in the form of a model with buffers of 0."""
@@ -108,16 +117,20 @@ def _with_own_buffers(model: Model) -> Model:
 
 def _batches(batches: Batches) -> Any:
     """csrc/program/program.h's; keeps no array alive."""
-    data = batches.data
+    native, labels = batches.data.derived.of("native", lambda: _samples(batches.data))
     return extension().program.Batches(
-        data=native_samples(data.x, data.mean, data.std),
-        labels=address(data.labels, np.int64),
+        data=native,
+        labels=labels,
         order=address(batches.order, np.int64),
         moves=native_moves(batches.moves),
         samples=batches.samples,
         epochs=batches.epochs,
         batch=batches.size,
     )
+
+
+def _samples(data: Data) -> tuple[Any, int]:
+    return native_samples(data.x, data.mean, data.std), address(data.labels, np.int64)
 
 
 def _arenas(model: Model) -> Any:
@@ -133,7 +146,8 @@ def _arenas(model: Model) -> Any:
 
 def _trained(native: Any) -> Trained:
     failed = None if native.failed < 0 else (native.failed, native.failed_loss)
-    return Trained(native.loss, native.samples, failed, native.stopped)
+    right = None if native.right_before < 0 else (native.right_before, native.right_after)
+    return Trained(native.loss, native.samples, failed, native.stopped, native.finite, right)
 
 
 def _kept(cache: OrderedDict[tuple, Value], key: tuple, make: Callable[[], Value], most: int) -> Value:

@@ -18,7 +18,6 @@ from fl.train.dense import Dense
 from fl.train.layers import Layers
 from fl.train.local import Local, Pull
 from fl.train.stop import Stop
-from fl.train.trainer import train_and_test
 from fl.train.worker import Worker
 
 
@@ -95,7 +94,7 @@ def test_images_come_in_the_memory_order_that_the_engine_reads(make, monkeypatch
         monkeypatch.setattr(engine, name, spied(getattr(engine, name)))
     worker = make(*LAYERS[kernels])
     turn = worker.turn(0, 0, masked(worker))
-    train_and_test(turn, Local.of(worker.setting.training, 0))
+    turn.train_and_test(Local.of(worker.setting.training, 0))
     turn.grow(0.3)
     assert len(seen) >= 4 and all(x.is_contiguous() for x in seen)
 
@@ -173,7 +172,7 @@ def test_gradient_is_of_the_mean_loss_over_all_samples(make, kernels):
 
 def test_testing_a_model_that_is_not_trained(make):
     worker = make()
-    report = train_and_test(worker.turn(1, 0, worker.initial), Local.of(worker.setting.training, 0))
+    report = worker.turn(1, 0, worker.initial).train_and_test(Local.of(worker.setting.training, 0))
     assert accuracy(worker, 1, worker.initial) == report.accuracy_before
 
 
@@ -226,7 +225,7 @@ def test_report(make):
     worker = make("training.epochs=2")
     start, setting = masked(worker, 0.3), worker.setting
     turn = worker.turn(0, 0, start)
-    report = train_and_test(turn, Local.of(setting.training, 0))
+    report = turn.train_and_test(Local.of(setting.training, 0))
     after = turn.model()
     assert report.samples == 40 == len(setting.partition.train.of(0)) == worker.num_samples(0)
     assert report.flop == 3 * 2 * 40 * setting.cost.forward(start.bitmap)
@@ -252,7 +251,7 @@ def test_no_epochs_changes_nothing(make):
     worker = make("training.epochs=0")
     start = masked(worker)
     turn = worker.turn(0, 0, start)
-    report = train_and_test(turn, Local.of(worker.setting.training, 0))
+    report = turn.train_and_test(Local.of(worker.setting.training, 0))
     after = turn.model()
     assert torch.equal(after.values, start.values) and torch.equal(after.rest, start.rest)
     assert report.loss is None and report.accuracy == report.accuracy_before
@@ -283,7 +282,7 @@ def test_a_turn_without_pruning_loads_once(make, monkeypatch, kernels):
     loads, start = loads_of(worker, monkeypatch), masked(worker)
     turn = worker.turn(0, 0, start)
     assert loads == [] and turn.model() is start  # until something is done with it
-    train_and_test(turn, Local.of(worker.setting.training, 0))
+    turn.train_and_test(Local.of(worker.setting.training, 0))
     after = turn.model()
     assert turn.model() is after
     turn.load(after)
@@ -365,7 +364,7 @@ def test_a_client_without_test_samples_has_no_accuracy(make):
     test = worker.setting.partition.test
     none = replace(worker.setting.partition, test=test._replace(indptr=np.zeros_like(test.indptr)))
     worker.setting = replace(worker.setting, partition=none)
-    report = train_and_test(worker.turn(0, 0, masked(worker)), Local.of(worker.setting.training, 0))
+    report = worker.turn(0, 0, masked(worker)).train_and_test(Local.of(worker.setting.training, 0))
     assert report.accuracy is None and report.loss is not None
 
 
