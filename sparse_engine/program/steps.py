@@ -3,7 +3,7 @@
 Value 0 is the input, the last one the logits. A value has a shape (channels, height, width) per sample; a
 vector has height and width 1. A step reads values and writes one; what it needs of the model it names by
 where that lies: a weight is a segment of the packed values or a place in `rest`, everything else a place in
-`rest`. The loss, and the steps backward, follow from the list (sparse_engine/program/lower.py).
+`rest`. The loss, and the steps backward, follow from the list (sparse_engine/program/cpu/lists.py).
 """
 
 from dataclasses import dataclass
