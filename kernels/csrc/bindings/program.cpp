@@ -38,11 +38,12 @@ void bind_program(nb::module_& parent) {
 #undef FIELD
 #define FIELD(name) SPARSE_FIELD(Training, name)
   bind_structure(m, "Training", FIELD(sgd), FIELD(max_norm), FIELD(rho), FIELD(pull_rate), FIELD(pull_values),
-                 FIELD(pull_rest), FIELD(velocity_values), FIELD(velocity_rest), FIELD(seeds), FIELD(pass), FIELD(stop));
+                 FIELD(pull_rest), FIELD(velocity_values), FIELD(velocity_rest), FIELD(seeds), FIELD(pass),
+                 FIELD(stop));
 #undef FIELD
 #define FIELD(name) SPARSE_FIELD(Trained, name)
-  bind_structure(m, "Trained", FIELD(loss), FIELD(samples), FIELD(failed), FIELD(failed_loss), FIELD(stopped), FIELD(finite),
-                 FIELD(right_before), FIELD(right_after));
+  bind_structure(m, "Trained", FIELD(loss), FIELD(samples), FIELD(failed), FIELD(failed_loss), FIELD(stopped),
+                 FIELD(finite), FIELD(right_before), FIELD(right_after));
 #undef FIELD
 
 #define FIELD(name) SPARSE_FIELD(Weight, name)
@@ -146,13 +147,11 @@ void bind_program(nb::module_& parent) {
                               threads);
       },
       free);
-  m.def(
-      "profile",
-      [](const Program& p, Workspace& w, const Arenas& a, const Batches& b, bool training, Address seeds, int times,
-         int threads) {
-        nb::gil_scoped_release release;
-        return p.run_profile(w, a, b, training ? p.train : p.evaluate, taken<const uint64_t*>(seeds), times, threads);
-      });
+  m.def("profile", [](const Program& p, Workspace& w, const Arenas& a, const Batches& b, bool training, Address seeds,
+                      int times, int threads) {
+    nb::gil_scoped_release release;
+    return p.run_profile(w, a, b, training ? p.train : p.evaluate, taken<const uint64_t*>(seeds), times, threads);
+  });
   m.def(
       "evaluate",
       [](const Program& p, Workspace& w, const Arenas& a, const Batches& b, int threads) {
@@ -161,8 +160,8 @@ void bind_program(nb::module_& parent) {
       free);
   m.def(
       "grow",
-      [](const Program& p, Workspace& w, const Arenas& a, const Batches& b, Address seeds, Address kept,
-         Address wanted, Address words, int threads) {
+      [](const Program& p, Workspace& w, const Arenas& a, const Batches& b, Address seeds, Address kept, Address wanted,
+         Address words, int threads) {
         return p.run_growth(w, a, b, taken<const uint64_t*>(seeds), taken<const uint64_t*>(kept),
                             taken<const int64_t*>(wanted), taken<uint64_t*>(words), threads);
       },

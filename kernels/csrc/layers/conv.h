@@ -48,13 +48,14 @@ struct ConvFilter {
   bool flip;
 };
 
-// A pattern to make ConvWeights of, indices of a row (and tap) ascending. Rows are output channels with columns channel * taps + tap; or transposed: rows are
-// input channels, pointers are by row * taps + tap, and indices are output channels.
+// A pattern to make ConvWeights of, indices of a row (and tap) ascending. Rows are output channels with columns channel
+// * taps + tap; or transposed: rows are input channels, pointers are by row * taps + tap, and indices are output
+// channels.
 struct ConvPattern {
   bool transposed;
   int64_t rows, taps;
   const int32_t *pointers, *indices, *positions;  // positions: of the packed values, when transposed
-  const int64_t* taps_at;                         // bytes from an output position to the tap; -1: not in this pass (transposed)
+  const int64_t* taps_at;  // bytes from an output position to the tap; -1: not in this pass (transposed)
 };
 
 }  // namespace sparsefl

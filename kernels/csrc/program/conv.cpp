@@ -88,12 +88,13 @@ void Conv::make(const Ops& ops, Direction& d, const uint64_t* words, int64_t sto
         for (int64_t t = 0; t < weight.taps; t++)
           if (place[t] >= 0) *offsets++ = uint32_t(c * channel_bytes + pass.taps[t]);
       o.index.assign(d.weights ? (rows + ROWS - 1) / ROWS * ROWS * taps : 0, -1);
-      if (d.weights) each_entry(words, weight.out, columns, [&](int64_t out, int64_t column, int64_t position) {
-        const int64_t in = column / weight.taps, tap = place[column % weight.taps];
-        if (tap < 0) return;
-        const int64_t row = d.transposed ? in : out, at = (d.transposed ? out : in) * used + tap;
-        o.index[(row / ROWS * taps + at) * ROWS + row % ROWS] = int32_t(position);
-      });
+      if (d.weights)
+        each_entry(words, weight.out, columns, [&](int64_t out, int64_t column, int64_t position) {
+          const int64_t in = column / weight.taps, tap = place[column % weight.taps];
+          if (tap < 0) return;
+          const int64_t row = d.transposed ? in : out, at = (d.transposed ? out : in) * used + tap;
+          o.index[(row / ROWS * taps + at) * ROWS + row % ROWS] = int32_t(position);
+        });
       o.dense = {rows, taps, o.block * (used > 0 ? used : 1), o.offsets.data()};
       continue;
     }

@@ -25,11 +25,11 @@ struct Weight {
 // A pass over planes as geometry has it: no mask yet.
 struct Pass {
   ConvOutput output;
-  int64_t offset;               // of the output, in floats
-  std::vector<int64_t> taps;    // bytes from an output position to each tap; -1: not in this pass
-  int64_t block;                // channels whose part under a tile fits into L1
-  int64_t few;                  // weights of a row and block below which blocks double
-  bool often;                   // ... again and again, until rows have so many
+  int64_t offset;             // of the output, in floats
+  std::vector<int64_t> taps;  // bytes from an output position to each tap; -1: not in this pass
+  int64_t block;              // channels whose part under a tile fits into L1
+  int64_t few;                // weights of a row and block below which blocks double
+  bool often;                 // ... again and again, until rows have so many
 };
 
 // The weights of a pass in the order in which it meets them.

@@ -74,8 +74,8 @@ void BatchNormBackward::run(Run& r) const {
     compact(x_at, rows, shape.batch, r.samples, copy + size);
     dy_at = copy, x_at = copy + size, dx_at = copy + 2 * size;
   }
-  r.ops.batch_norm_backward(s, dy_at, x_at, r.work + mean, r.work + rstd, parameter(r, gamma), parameter(r, beta),
-                            relu, true, dx_at, gradient(r, gamma), gradient(r, beta), r.threads);
+  r.ops.batch_norm_backward(s, dy_at, x_at, r.work + mean, r.work + rstd, parameter(r, gamma), parameter(r, beta), relu,
+                            true, dx_at, gradient(r, gamma), gradient(r, beta), r.threads);
   if (part) expand(dx_at, rows, shape.batch, r.samples, r.work + dx);
 }
 
@@ -107,15 +107,11 @@ void Relu::run(Run& r) const {
     r.ops.add_relu(r.work + x, r.work + other, r.work + y, size, r.threads);
 }
 
-void ReluBackward::run(Run& r) const {
-  r.ops.relu_backward(r.work + y, r.work + dy, r.work + dx, size, r.threads);
-}
+void ReluBackward::run(Run& r) const { r.ops.relu_backward(r.work + y, r.work + dy, r.work + dx, size, r.threads); }
 
 void Add::run(Run& r) const { r.ops.add(r.work + a, r.work + b, r.work + y, size, r.threads); }
 
-void BiasGradient::run(Run& r) const {
-  r.ops.bias_gradient(channels, size, r.work + dy, r.drest + bias, r.threads);
-}
+void BiasGradient::run(Run& r) const { r.ops.bias_gradient(channels, size, r.work + dy, r.drest + bias, r.threads); }
 
 void Loss::run(Run& r) const {
   const float* from = r.work + logits;

@@ -89,9 +89,8 @@ class Program::Pass {
 
   double gradient_norm() const {
     double total = 0;
-    each_run(values_, p_.trained, [&](bool packed, int64_t at, int64_t n) {
-      total += squares((packed ? r_.dvalues : r_.drest) + at, n);
-    });
+    each_run(values_, p_.trained,
+             [&](bool packed, int64_t at, int64_t n) { total += squares((packed ? r_.dvalues : r_.drest) + at, n); });
     return sqrt(total);
   }
 

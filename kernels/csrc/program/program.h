@@ -44,9 +44,9 @@ struct Training {
 };
 
 struct Trained {
-  double loss;           // sum over samples
-  int64_t samples;       // seen
-  int64_t failed;        // the batch whose loss is not finite; -1: none
+  double loss;      // sum over samples
+  int64_t samples;  // seen
+  int64_t failed;   // the batch whose loss is not finite; -1: none
   double failed_loss;
   bool stopped;
   bool finite;                        // is every number of the model?
