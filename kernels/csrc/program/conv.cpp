@@ -23,6 +23,8 @@ int64_t block_of(const Pass& p, int64_t channels, double density, int64_t used) 
   return (channels + blocks - 1) / blocks;  // alike
 }
 
+int64_t channel_bytes(const ConvPlanes& p) { return 4 * p.phases * p.phases * p.plane_size; }
+
 // Calls use(row, column, packed position) for every stored entry of a weight [rows, columns].
 template <typename Use> void each_entry(const uint64_t* words, int64_t rows, int64_t columns, Use use) {
   int64_t position = 0;
@@ -56,66 +58,77 @@ void Conv::adopt(const Ops& ops, const Arenas& model) {
 
 // words: null where everything is stored.
 void Conv::make(const Ops& ops, Direction& d, const uint64_t* words, int64_t stored) {
-  const int64_t columns = weight.in * weight.taps, rows = d.transposed ? weight.in : weight.out;
-  std::vector<uint64_t> full;
-  if (!words && !d.dense) {
-    full.assign((weight.size() + 63) / 64, ~0ull);
-    if (weight.size() % 64) full.back() = (1ull << weight.size() % 64) - 1;
-    words = full.data();
-  }
-  if (!d.dense) {
-    if (d.transposed)
-      ops.bitmap_transpose(words, weight.out, columns, sized(pointers_, columns + 1), sized(indices_, stored),
-                           sized(positions_, stored), stored);
-    else
-      ops.bitmap_csr(words, weight.out, columns, sized(pointers_, weight.out + 1), sized(indices_, stored), stored);
-  }
+  if (!d.dense) list_entries(ops, d, words, stored);
   d.orders.resize(d.passes.size());
   for (size_t i = 0; i < d.passes.size(); i++) {
     const Pass& pass = d.passes[i];
     Order& o = d.orders[i];
-    std::vector<int64_t> place(weight.taps, -1);  // of a tap among those of this pass
     int64_t used = 0;
-    for (int64_t t = 0; t < weight.taps; t++)
-      if (pass.taps[t] >= 0) place[t] = used++;
+    for (int64_t at : pass.taps) used += at >= 0;
     const double density = d.weights ? double(stored) / weight.size() : 1.0;
     o.block = block_of(pass, d.planes.channels, density, used > 0 ? used : 1);
-    const int64_t channel_bytes = 4 * d.planes.phases * d.planes.phases * d.planes.plane_size;
-    if (d.dense) {
-      const int64_t taps = d.planes.channels * used;
-      uint32_t* offsets = sized(o.offsets, taps);
-      for (int64_t c = 0; c < d.planes.channels; c++)
-        for (int64_t t = 0; t < weight.taps; t++)
-          if (place[t] >= 0) *offsets++ = uint32_t(c * channel_bytes + pass.taps[t]);
-      o.index.assign(d.weights ? (rows + ROWS - 1) / ROWS * ROWS * taps : 0, -1);
-      if (d.weights)
-        each_entry(words, weight.out, columns, [&](int64_t out, int64_t column, int64_t position) {
-          const int64_t in = column / weight.taps, tap = place[column % weight.taps];
-          if (tap < 0) return;
-          const int64_t row = d.transposed ? in : out, at = (d.transposed ? out : in) * used + tap;
-          o.index[(row / ROWS * taps + at) * ROWS + row % ROWS] = int32_t(position);
-        });
-      o.dense = {rows, taps, o.block * (used > 0 ? used : 1), o.offsets.data()};
-      continue;
-    }
-    o.group = L2 / (4 * ops.conv_tile());
-    const ConvPattern pattern{d.transposed,    rows,
-                              weight.taps,     pointers_.data(),
-                              indices_.data(), d.transposed ? positions_.data() : nullptr,
-                              pass.taps.data()};
-    const int64_t visits = (d.planes.channels + o.block - 1) / o.block * rows;
-    int32_t *starts = sized(o.starts, visits + 1), *order = sized(o.order, visits);
-    const int64_t n = ops.conv_count(pattern, d.planes.channels, o.block, o.group, starts, order);
-    ops.conv_fill(pattern, d.planes.channels, o.block, o.group, channel_bytes, starts, order, sized(o.offsets, n + 4),
-                  sized(o.index, n + 1));
-    if (!d.transposed) {  // a visit's weights lie side by side in the packed values
-      o.index[n] = 0;     // an empty visit may start at the end
-      int32_t* at = sized(o.at, visits);
-      for (int64_t k = 0; k < visits; k++) at[k] = o.index[starts[k]];
-    }
-    o.sparse = {rows, visits, starts, order, d.transposed ? nullptr : o.at.data(), o.offsets.data()};
-    o.index.resize(n);
+    if (d.dense)
+      make_dense(d, pass, words, used, o);
+    else
+      make_sparse(ops, d, pass, o);
   }
+}
+
+// CSR of the weight, or its transpose.
+void Conv::list_entries(const Ops& ops, const Direction& d, const uint64_t* words, int64_t stored) {
+  const int64_t columns = weight.in * weight.taps;
+  std::vector<uint64_t> full;
+  if (!words) {
+    full.assign((weight.size() + 63) / 64, ~0ull);
+    if (weight.size() % 64) full.back() = (1ull << weight.size() % 64) - 1;
+    words = full.data();
+  }
+  if (d.transposed)
+    ops.bitmap_transpose(words, weight.out, columns, sized(pointers_, columns + 1), sized(indices_, stored),
+                         sized(positions_, stored), stored);
+  else
+    ops.bitmap_csr(words, weight.out, columns, sized(pointers_, weight.out + 1), sized(indices_, stored), stored);
+}
+
+// Every tap of every channel for every row; where its weight is among the packed values, or -1.
+void Conv::make_dense(const Direction& d, const Pass& pass, const uint64_t* words, int64_t used, Order& o) const {
+  const int64_t rows = d.transposed ? weight.in : weight.out, taps = d.planes.channels * used;
+  std::vector<int64_t> place(weight.taps, -1);  // of a tap among those of this pass
+  for (int64_t t = 0, n = 0; t < weight.taps; t++)
+    if (pass.taps[t] >= 0) place[t] = n++;
+  uint32_t* offsets = sized(o.offsets, taps);
+  for (int64_t c = 0; c < d.planes.channels; c++)
+    for (int64_t at : pass.taps)
+      if (at >= 0) *offsets++ = uint32_t(c * channel_bytes(d.planes) + at);
+  o.dense = {rows, taps, o.block * (used > 0 ? used : 1), o.offsets.data()};
+  o.index.assign(d.weights ? (rows + ROWS - 1) / ROWS * ROWS * taps : 0, -1);
+  if (!d.weights) return;
+  each_entry(words, weight.out, weight.in * weight.taps, [&](int64_t out, int64_t column, int64_t position) {
+    const int64_t in = column / weight.taps, tap = place[column % weight.taps];
+    if (tap < 0) return;
+    const int64_t row = d.transposed ? in : out, at = (d.transposed ? out : in) * used + tap;
+    o.index[(row / ROWS * taps + at) * ROWS + row % ROWS] = int32_t(position);
+  });
+}
+
+void Conv::make_sparse(const Ops& ops, const Direction& d, const Pass& pass, Order& o) {
+  const int64_t rows = d.transposed ? weight.in : weight.out, channels = d.planes.channels;
+  o.group = L2 / (4 * ops.conv_tile());
+  const ConvPattern pattern{
+      d.transposed,    rows, weight.taps, pointers_.data(), indices_.data(), d.transposed ? positions_.data() : nullptr,
+      pass.taps.data()};
+  const int64_t visits = (channels + o.block - 1) / o.block * rows;
+  int32_t *starts = sized(o.starts, visits + 1), *order = sized(o.order, visits);
+  const int64_t n = ops.conv_count(pattern, channels, o.block, o.group, starts, order);
+  ops.conv_fill(pattern, channels, o.block, o.group, channel_bytes(d.planes), starts, order, sized(o.offsets, n + 4),
+                sized(o.index, n + 1));
+  if (!d.transposed) {  // a visit's weights lie side by side in the packed values
+    o.index[n] = 0;     // an empty visit may start at the end
+    int32_t* at = sized(o.at, visits);
+    for (int64_t k = 0; k < visits; k++) at[k] = o.index[starts[k]];
+  }
+  o.sparse = {rows, visits, starts, order, d.transposed ? nullptr : o.at.data(), o.offsets.data()};
+  o.index.resize(n);
 }
 
 }  // namespace sparsefl::program

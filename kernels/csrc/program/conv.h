@@ -63,6 +63,9 @@ class Conv {
 
  private:
   void make(const Ops& ops, Direction& d, const uint64_t* words, int64_t stored);
+  void list_entries(const Ops& ops, const Direction& d, const uint64_t* words, int64_t stored);
+  void make_dense(const Direction& d, const Pass& pass, const uint64_t* words, int64_t used, Order& o) const;
+  void make_sparse(const Ops& ops, const Direction& d, const Pass& pass, Order& o);
 
   std::vector<uint64_t> words_;
   const Ops* made_on_ = nullptr;
