@@ -168,7 +168,7 @@ class Ours:
     def parts(self) -> Parts:
         return {
             "aggregate": [(se, "average")],
-            "train": [(ProgramTurn, "train")],
+            "train": [(ProgramTurn, "train_and_test")],
             "drift": [(se, "drift")],
             "prune": [(se, "prune_pqi")],
             "growth scores, drop and grow": [(ProgramTurn, "grow")],
