@@ -41,6 +41,7 @@ def capture(net: nn.Module, sample: tuple[int, ...], layout: Layout) -> Graph:
     unused = [name for name, _ in net.named_parameters() if name not in builder.used]
     if unused:
         raise NotCaptured(f"{unused[0]} has no part in forward")
+    _check_result(builder.done, builder.result)
     found = fuse(builder.done, builder.result)
     return Graph(type(net).__name__, layout, tuple(sample), tuple(builder.values), tuple(found))
 
@@ -57,6 +58,16 @@ def _check(net: nn.Module) -> None:
             raise NotCaptured(f"{name} is frozen")
         if p.dtype != torch.float32:
             raise NotCaptured(f"{name} is {p.dtype}")
+
+
+def _check_result(done: list[Step], result: int) -> None:
+    """A step that nobody reads would train nothing, and what a norm keeps would not move."""
+    read = {x for step in done for x in step.inputs} | {result}
+    for step in done:
+        if step.y not in read:
+            raise NotCaptured(f"{step.name} does not lead to the result")
+    if not done:
+        raise NotCaptured("its result is the batch itself")
 
 
 def _traced(net: nn.Module) -> fx.Graph:
@@ -92,12 +103,14 @@ def _shapes(net: nn.Module, graph: fx.Graph, sample: tuple[int, ...]) -> dict[fx
         runs.append(run.seen)
     two, three = runs
     for node, x in two.items():
-        y = three[node]
-        if isinstance(x, Tensor) and (
-            tuple(x.shape[1:]) != tuple(y.shape[1:]) or x.shape[0] + 1 != y.shape[0]
-        ):
+        if node.op != "get_attr" and isinstance(x, Tensor) and not _per_sample(x, three[node]):
             raise NotCaptured(f"{node.name} has no batch as its first axis")
     return two
+
+
+def _per_sample(two: Tensor, three: Tensor) -> bool:
+    """Is the first axis of both the batch, of 2 and 3?"""
+    return two.shape[:1] == (2,) and three.shape[:1] == (3,) and two.shape[1:] == three.shape[1:]
 
 
 class _Recorder(fx.Interpreter):
@@ -121,6 +134,7 @@ class _Builder:
     done: list[Step] = field(default_factory=list)
     number: dict[fx.Node, int] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
+    memory: dict[int, int] = field(default_factory=dict)  # {value: the first one that lies where it does}
     result: int = 0
 
     def __post_init__(self) -> None:
@@ -158,7 +172,8 @@ class _Builder:
             raise NotCaptured(f"there is no step for {type(module).__name__} ({node.target})")
         if len(node.args) != 1 or node.kwargs:
             raise NotCaptured(f"{node.target} takes more than one argument")
-        for name, _ in module.named_parameters(prefix=str(node.target)):
+        own = [name for name, _ in module.named_parameters(prefix=str(node.target))]
+        for name in own or [str(node.target)] * isinstance(module, nn.Dropout):
             if name in self.used:
                 raise NotCaptured(f"{node.target} is called twice")
             self.used.add(name)
@@ -166,9 +181,11 @@ class _Builder:
 
     def _function(self, node: fx.Node) -> None:
         make = _FUNCTIONS.get(node.target)
+        name = getattr(node.target, "__name__", str(node.target))
         if make is None:
-            name = getattr(node.target, "__name__", str(node.target))
             raise NotCaptured(f"there is no step for {name}()")
+        if not node.args:
+            raise NotCaptured(f"{name}() takes its tensor by keyword")
         make(self, node)
 
     # What the makers below use.
@@ -186,6 +203,27 @@ class _Builder:
         self.number[node] = len(self.values)
         self.values.append(_shape(tuple(self.shapes[node].shape[1:]), node.name))
         return self.number[node]
+
+    def new_in_place(self, node: fx.Node, x: fx.Node) -> int:
+        """As `new`, for a node that writes over x: nobody may read afterwards what was there."""
+        self.check_last_reader(node, x)
+        return self.view(node, x)
+
+    def view(self, node: fx.Node, x: fx.Node) -> int:
+        """As `new`, for a node whose result lies where x does."""
+        made, old = self.new(node), self.number[x]
+        self.memory[made] = self.memory.get(old, old)
+        return made
+
+    def check_last_reader(self, node: fx.Node, x: fx.Node) -> None:
+        def place(n: fx.Node) -> int:
+            return self.memory.get(self.number[n], self.number[n])
+
+        nodes = [*node.graph.nodes]
+        later = {*nodes[nodes.index(node) + 1 :]}
+        for other in self.number:
+            if place(other) == place(x) and not later.isdisjoint(other.users):
+                raise NotCaptured(f"{node.name} writes over {x.name}, which is read again")
 
     def same(self, node: fx.Node, x: int) -> None:
         """The node changes nothing."""
@@ -227,6 +265,8 @@ def _linear(b: _Builder, node: fx.Node, m: nn.Linear) -> None:
 
 def _group_norm(b: _Builder, node: fx.Node, m: nn.GroupNorm) -> None:
     path, x = str(node.target), b.of(node.args[0])
+    if m.eps <= 0:
+        raise NotCaptured(f"{path} has eps {m.eps:g}")
     b.done.append(
         steps.GroupNorm(
             name=path,
@@ -264,9 +304,10 @@ def _batch_norm(b: _Builder, node: fx.Node, m: nn.BatchNorm2d | nn.BatchNorm1d) 
 def _relu(b: _Builder, node: fx.Node, m: object = None) -> None:
     x = node.args[0]
     inplace = getattr(m, "inplace", False) or node.kwargs.get("inplace", False) or len(node.args) > 1
-    if inplace:
-        _check_in_place(node, x)
-    b.done.append(steps.Relu(name=_name(node), x=b.of(x), y=b.new(node)))
+    number = b.of(x)
+    assert isinstance(x, fx.Node)
+    y = b.new_in_place(node, x) if inplace else b.new(node)
+    b.done.append(steps.Relu(name=_name(node), x=number, y=y))
 
 
 def _max_pool(b: _Builder, node: fx.Node, m: nn.MaxPool2d | None = None) -> None:
@@ -317,7 +358,7 @@ def _flatten(b: _Builder, node: fx.Node, m: object = None) -> None:
         return
     if after != (prod(before),):
         raise NotCaptured(f"{node.name} makes {after} of {before}")
-    b.done.append(steps.Flatten(name=_name(node), x=x, y=b.new(node)))
+    b.done.append(steps.Flatten(name=_name(node), x=x, y=b.view(node, given)))
 
 
 def _dropout(b: _Builder, node: fx.Node, m: nn.Dropout | None = None) -> None:
@@ -342,9 +383,10 @@ def _add(b: _Builder, node: fx.Node) -> None:
     x, other = (b.of(arg) for arg in node.args)
     if b.values[x] != b.values[other]:
         raise NotCaptured(f"{node.name} adds values of two shapes")
-    if node.target in (operator.iadd, "add_"):
-        _check_in_place(node, node.args[0])
-    b.done.append(steps.Add(name=node.name, x=x, other=other, y=b.new(node)))
+    first = node.args[0]
+    assert isinstance(first, fx.Node)
+    y = b.new_in_place(node, first) if node.target in (operator.iadd, "add_") else b.new(node)
+    b.done.append(steps.Add(name=node.name, x=x, other=other, y=y))
 
 
 def _log_softmax(b: _Builder, node: fx.Node, m: nn.LogSoftmax | None = None) -> None:
@@ -353,13 +395,6 @@ def _log_softmax(b: _Builder, node: fx.Node, m: nn.LogSoftmax | None = None) -> 
     if dim not in (1, -1) or any(user.op != "output" for user in node.users):
         raise NotCaptured(f"{_name(node)} is a log-softmax within the network")
     b.same(node, b.of(node.args[0], 2))
-
-
-def _check_in_place(node: fx.Node, x: Any) -> None:
-    """What is written over must not be read afterwards."""
-    nodes = [*node.graph.nodes]
-    if any(nodes.index(user) > nodes.index(node) for user in x.users):
-        raise NotCaptured(f"{node.name} writes over {x.name}, which is read again")
 
 
 def _arguments(node: fx.Node, names: tuple[str, ...], module: nn.Module | None) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 #include "program/conv.h"
 
-#include <string.h>
+#include <algorithm>
 
 namespace sparsefl::program {
 namespace {
@@ -48,7 +48,7 @@ template <typename Use> void each_entry(const uint64_t* words, int64_t rows, int
 void Conv::adopt(const Ops& ops, const Arenas& model) {
   const uint64_t* words = weight.words(model);
   const int64_t count = words ? (weight.size() + 63) / 64 : 0;
-  if (made_on_ == &ops && int64_t(words_.size()) == count && memcmp(words_.data(), words, count * 8) == 0) return;
+  if (made_on_ == &ops && int64_t(words_.size()) == count && std::equal(words_.begin(), words_.end(), words)) return;
   made_on_ = nullptr;  // until all are made
   const int64_t stored = weight.stored(model);
   for (Direction& d : directions) make(ops, d, stored < weight.size() ? words : nullptr, stored);

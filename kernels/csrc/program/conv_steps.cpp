@@ -100,7 +100,7 @@ void WeightGradient::choose(Run& r, const float* dw) const {
   const Weight& w = conv->weight;
   const int64_t size = w.size(), count = (size + 63) / 64, first = r.model.starts[w.segment];
   if (!finite(dw, size)) {
-    r.growth->failed = w.segment;
+    if (r.growth->failed < 0) r.growth->failed = w.segment;  // the first that a pass backward meets
     return;
   }
   uint64_t* free = reinterpret_cast<uint64_t*>(r.work + scratch + (size + 15) / 16 * 16);

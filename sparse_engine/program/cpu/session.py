@@ -12,6 +12,7 @@ import torch
 from sparse_engine.choice import plan
 from sparse_engine.model.grow import Growth
 from sparse_engine.model.model import Model
+from sparse_engine.program import steps
 from sparse_engine.program.batches import Batches, Data, Trained, Training
 from sparse_engine.program.cpu.convs import lanes_for
 from sparse_engine.program.cpu.program import CpuProgram, choose
@@ -68,6 +69,7 @@ class Session:
             **{"pass": how.first_pass},
             stop=0 if how.stop is None else address(how.stop, np.uint8),
         )
+        self._check_norms(batches)
         tests = None if test is None else _batches(test)
         return _trained(self._call("train", model, batches, native, tests))
 
@@ -76,6 +78,7 @@ class Session:
         drawn = np.array(seeds, np.uint64)
         values, rest, integers = (torch.zeros_like(x) for x in (model.values, model.rest, model.integers))
         into = address(drawn, np.uint64), pointer(values), pointer(rest)
+        self._check_norms(batches)
         done = _trained(self._call("gradient", _with_own_buffers(model), batches, *into))
         for part in (values, rest):
             part.div_(max(done.samples, 1))
@@ -92,6 +95,7 @@ class Session:
         is not finite instead."""
         kept, drawn = growth.kept.words, np.array(seeds, np.uint64)
         words = kept.clone()
+        self._check_norms(batches)
         given = (pointer(x, torch.int64) for x in (kept, growth.n, words))
         failed = self._call("grow", _with_own_buffers(model), batches, address(drawn, np.uint64), *given)
         return growth.layout.bitmap(words) if failed < 0 else growth.layout.names[failed]
@@ -103,6 +107,14 @@ class Session:
         given = True, address(seeds, np.uint64), times
         seconds = self._call("profile", _with_own_buffers(model), batches, *given)
         return [(str(step), s) for step, s in zip(program.planned["train"], seconds, strict=True)]
+
+    def _check_norms(self, batches: Batches) -> None:
+        """ValueError, as torch has it: one value has no variance."""
+        if batches.samples and (batches.size == 1 or batches.samples % batches.size == 1):
+            for step in self.graph.steps:
+                if isinstance(step, steps.BatchNorm) and self.graph.values[step.x][1:] == (1, 1):
+                    wanted = f"more than one value per channel when training {step.name}"
+                    raise ValueError(f"expected {wanted}, got a batch of 1")
 
     def _call(self, name: str, model: Model, batches: Batches, *given: Any) -> Any:
         program = self.program(model, batches.size).native
