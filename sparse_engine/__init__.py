@@ -20,7 +20,8 @@ from sparse_engine.nn.bridge import compress, load, masks
 from sparse_engine.nn.convert import dense_gradients, sparsify, to_dense
 from sparse_engine.nn.dynamic import RigL
 from sparse_engine.nn.optim import SparseSGD
-from sparse_engine.nn.report import Report, Row, report
+from sparse_engine.nn.report import Report, report
+from sparse_engine.nn.rows import Row
 from sparse_engine.program.compiled import NotCaptured, Program, compile
 from sparsefl.kernels import use_threads
 from sparsefl.kernels.errors import NoKernel, NotBuilt, SettingError

@@ -61,5 +61,7 @@ def _write(path: Path, cfg: config.Config, rounds: Sequence[dict]) -> None:
     partition = {"classes": ["cat", "dog"], "train": counts, "test": counts}
     (path / "partition.json").write_text(json.dumps(partition))
     if len(rounds) == stopping.length(cfg, rounds):
-        summary = metrics.summarise(cfg, rounds, 2, {"torch": "9.9", "commit": f"c0ffee{cfg.seed}"})
+        summary = metrics.summarise(
+            cfg, rounds, "program (5 steps)", 2, {"torch": "9.9", "commit": f"c0ffee{cfg.seed}"}
+        )
         (path / "summary.json").write_text(json.dumps(summary))

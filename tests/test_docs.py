@@ -102,3 +102,19 @@ def test_the_index_of_docs_names_every_document():
     index = (ROOT / "docs" / "README.md").read_text()
     others = [path for path in DOCUMENTS if path.startswith("docs/") and path != "docs/README.md"]
     assert not [path for path in others if f"({path.removeprefix('docs/')})" not in index]
+
+
+def test_the_examples_of_documents_run(capsys):
+    """What docs/programs.md shows is what its example prints, but for kernels and bytes."""
+    text = (ROOT / "docs" / "programs.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (shown,) = re.findall(r"```\n(LeNet5.*?)```", text, re.DOTALL)
+    exec(compile(example, "docs/programs.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert steps_of(shown) == steps_of(printed) and len(steps_of(shown)) == 10
+
+
+def steps_of(text):
+    """The title, and (step, what) of every row above the totals."""
+    rows = text.split("training:")[0].splitlines()
+    return [tuple(re.split(r"  +", row)[:2]) for row in rows]

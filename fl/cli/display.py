@@ -35,6 +35,9 @@ class Lines(Listener):
         self.rounds, self.first, self.began = config.num_rounds, first, perf_counter()
         self._print(_title(config, path) + (f", from round {first}" if first else ""))
 
+    def path_chosen(self, path: str) -> None:
+        self._print(_trained(path))
+
     def round_finished(self, record: Record) -> None:
         done, left = record["round"] + 1, self.rounds - record["round"] - 1
         eta = (perf_counter() - self.began) / (done - self.first) * left
@@ -60,6 +63,9 @@ class Bars(Listener):
         self.clients = self.progress.add_task("clients", total=config.num_clients, figures="")
         self.num_clients, self.wave, self.asked = config.num_clients, 0, 0
         self.progress.start()
+
+    def path_chosen(self, path: str) -> None:
+        say(self.progress.console, _trained(path))
 
     def round_started(self, t: int) -> None:
         self.wave, self.asked = 0, 0
@@ -116,6 +122,10 @@ def summary_table(summary: Record) -> Table:
 def _title(config: Config, path: Path | None) -> str:
     where = "" if path is None else f", in {path}"
     return f"{config.name}: {describe(config)}{where}"
+
+
+def _trained(path: str) -> str:
+    return f"clients train as {path}"
 
 
 def figures(record: Record) -> str:

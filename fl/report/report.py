@@ -42,7 +42,13 @@ def head(run: Recorded) -> str:
     """Name, state, the figures that matter most, and the table that ends a run."""
     cfg = run.config
     about = "".join(f"<p>{escape(text)}</p>\n" for text in (describe(cfg), cfg.description) if text)
-    return f"<h1>{escape(cfg.name)}</h1>\n{about}{_state(run)}{_mixed(run)}{_results(run)}"
+    return f"<h1>{escape(cfg.name)}</h1>\n{about}{_path(run)}{_state(run)}{_mixed(run)}{_results(run)}"
+
+
+def _path(run: Recorded) -> str:
+    """Return how clients were trained; nothing if it was not recorded."""
+    path = run.summary["path"] if run.summary else ""
+    return f"<p>Clients train as {escape(path)}.</p>\n" if path else ""
 
 
 def _state(run: Recorded) -> str:

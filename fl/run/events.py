@@ -32,6 +32,9 @@ class Listener:
     def run_started(self, config: Config, path: Path | None, first: int) -> None:
         """Round `first` comes next. `path`: the directory of the run; None: it has none."""
 
+    def path_chosen(self, path: str) -> None:
+        """How clients are trained, and why so: "program (23 steps)", "layers (no program: ...)"."""
+
     def round_started(self, t: int) -> None:
         """Round t begins."""
 
@@ -76,6 +79,10 @@ class Several(Listener):
     def run_started(self, config: Config, path: Path | None, first: int) -> None:
         for one in self.listeners:
             one.run_started(config, path, first)
+
+    def path_chosen(self, path: str) -> None:
+        for one in self.listeners:
+            one.path_chosen(path)
 
     def round_started(self, t: int) -> None:
         for one in self.listeners:

@@ -3,10 +3,10 @@
     history.json, and "history" of every checkpoint:
         [{"from_round": 0, "workers": 2, "numerics": {...}, "environment": {...}}, ...]
 
-`numerics` is what the bits of a result depend on (sparse_engine.numerics: instruction set, plan, versions);
-`environment` is for readers. A run that goes on where its numerics are others would be neither run: it goes
-on with the instruction set that it was started with where that is all that differs, else only if the user
-says so, and is marked as mixed for ever.
+`numerics` is what the bits of a result depend on: sparse_engine.numerics (instruction set, plan, versions),
+and the path on which clients are trained (fl/train/path.py). `environment` is for readers. A run that goes on
+where its numerics are others would be neither run: it goes on with the instruction set that it was started
+with where that is all that differs, else only if the user says so, and is marked as mixed for ever.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,6 +20,7 @@ from fl.run.files import shown
 from sparse_engine.doctor.environment import environment
 
 ISA = "instruction set"
+PATH = "path"
 Facts = dict[str, str]
 Numerics = Callable[[], AbstractContextManager[None]]
 
@@ -36,9 +37,14 @@ class Part(NamedTuple):
 History = tuple[Part, ...]
 
 
-def now(from_round: int, workers: int) -> Part:
+def now(from_round: int, workers: int, path: str) -> Part:
     """A part of this process."""
-    return Part(from_round, workers, se.numerics(), environment())
+    return Part(from_round, workers, _numerics(path), environment())
+
+
+def path_of(history: History) -> str:
+    """How clients were trained in the last rounds, and why so; empty: it was not recorded."""
+    return history[-1].numerics.get(PATH, "") if history else ""
 
 
 def continued(before: History, part: Part) -> History:
@@ -57,17 +63,17 @@ def mixed(history: History) -> list[dict[str, Any]]:
     return told if len(told) > 1 else []
 
 
-def same_numerics(history: History, allow_mixed: bool, note: Callable[[str], None]) -> Numerics:
-    """Contexts in which rounds are computed as the last of `history` were, or as the user allowed.
+def same_numerics(history: History, path: str, allow_mixed: bool, note: Callable[[str], None]) -> Numerics:
+    """Contexts in which rounds on `path` are computed as the last of `history` were, or as the user allowed.
 
     MixedError: they cannot be, and nobody allowed it.
     """
     if not history:
         return nullcontext
-    recorded, here = history[-1].numerics, se.numerics()
+    recorded, here = history[-1].numerics, _numerics(path)
     if here == recorded:
         return nullcontext
-    if _reachable(recorded):
+    if _reachable(recorded, path):
         note(
             f"goes on with the instruction set {recorded[ISA]}, as the run was started "
             f"(here {here[ISA]} would be used)"
@@ -122,11 +128,15 @@ def check_mixed(told: Any, where: str) -> list[dict[str, Any]]:
     return told
 
 
-def _reachable(recorded: Facts) -> bool:
+def _numerics(path: str) -> Facts:
+    return se.numerics() | {PATH: path}
+
+
+def _reachable(recorded: Facts, path: str) -> bool:
     """Whether this machine computes as `recorded` says, once its instruction set is chosen."""
     try:
         with se.use_isa(recorded.get(ISA, "")):
-            return se.numerics() == recorded
+            return _numerics(path) == recorded
     except (ValueError, RuntimeError):  # it has no such instruction set, or no native kernels
         return False
 

@@ -129,6 +129,12 @@ RUN = (
         null=True,
     ),
     _run("kernels", "sparse or dense", unit="text"),
+    _run(
+        "path",
+        "how clients were trained in the last rounds, and why so: program, layers or dense "
+        "(docs/programs.md). Empty in runs of older versions",
+        unit="text",
+    ),
     _run("values", "of messages: fp32, bf16, fp16, q16 or q8", unit="text"),
     _run("accuracy_best", "accuracy_mean of the best round", unit="share", null=True),
     _run("round_best", "number of that round", null=True),

@@ -81,6 +81,11 @@ class Run:
         self._make_pool = executor.find(options.executor)
         self._saved_bytes, self._saved_s, self._saved_at = 0, 0.0, 0.0
 
+    @property
+    def path(self) -> str:
+        """How clients are trained, and why so."""
+        return str(self.setting.path)
+
     def restored(self, folder: Path, head: Head) -> After:
         """Where the run stood after the round of a checkpoint. StoreError: that does not fit the run."""
         layout = self.setting.initial.layout
@@ -94,7 +99,9 @@ class Run:
         self._watch = stopping.Watch(self.cfg, book.rounds() if self.after.round >= 0 else ())
         if self.after.round + 1 == self.cfg.num_rounds or self._watch.stop:
             return
-        numerics = history.same_numerics(self.after.history, self.options.allow_mixed, listener.note)
+        numerics = history.same_numerics(
+            self.after.history, self.path, self.options.allow_mixed, listener.note
+        )
         with _computing(numerics):
             self._told_where()
         try:
@@ -110,15 +117,17 @@ class Run:
     def summary(self, rounds: list[metrics.Record]) -> Summary:
         """Return the summary of these rounds."""
         last = self.after.history[-1]
-        summary = recorded.summarised(self.cfg, rounds, last.workers, last.environment)
+        path = history.path_of(self.after.history)
+        summary = recorded.summarised(self.cfg, rounds, path, last.workers, last.environment)
         return summary | {"mixed": history.mixed(self.after.history)} | dict.fromkeys(recorded.TWINS)
 
     def _told_where(self) -> None:
         workers = min(self.options.num_workers, self.cfg.num_clients)
-        part = history.now(self.after.round + 1, workers)
+        part = history.now(self.after.round + 1, workers, self.path)
         self.after = self.after._replace(history=history.continued(self.after.history, part))
         self.book.parts(self.after.history)
         self.options.listener.run_started(self.cfg, self.book.path, self.after.round + 1)
+        self.options.listener.path_chosen(self.path)
 
     def _env(self, pool: Pool) -> Env:
         cfg = self.cfg

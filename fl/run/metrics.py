@@ -104,8 +104,10 @@ def client_records(t: int, result: Round, modelled: Modelled) -> Iterable[Record
         }
 
 
-def summarise(cfg: Config, rounds: Sequence[Record], workers: int, environment: Mapping[str, str]) -> Record:
-    """summary.json of the rounds of a run."""
+def summarise(
+    cfg: Config, rounds: Sequence[Record], path: str, workers: int, environment: Mapping[str, str]
+) -> Record:
+    """summary.json of the rounds of a run; `path`: how clients were trained."""
     stop = stopping.early(cfg, rounds)
     return {
         "name": cfg.name,
@@ -115,6 +117,7 @@ def summarise(cfg: Config, rounds: Sequence[Record], workers: int, environment: 
         "num_rounds": cfg.num_rounds,
         "stopped_early": stop and stop._asdict(),
         "kernels": cfg.training.kernels,
+        "path": path,
         "values": cfg.messages.values,
         **accuracies(rounds),
         **{key.name: over_rounds(key, rounds) for key in keys.sums(cfg.algorithm)},

@@ -159,11 +159,15 @@ def _same_meaning(rounds: list[Record]) -> None:
 
 
 def summarised(
-    cfg: Config, rounds: list[Record], workers: int = 0, environment: Mapping[str, str] = {}
+    cfg: Config,
+    rounds: list[Record],
+    path: str = "",
+    workers: int = 0,
+    environment: Mapping[str, str] = {},
 ) -> Record:
     """summary.json of these lines, without what only the run knows."""
     try:
-        summary = metrics.summarise(cfg, rounds, workers, environment)
+        summary = metrics.summarise(cfg, rounds, path, workers, environment)
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, IndexError) as wrong:
         missing = f"no {wrong}" if isinstance(wrong, KeyError) else wrong
         raise RunDirError(
@@ -197,6 +201,7 @@ def _summary(path: Path, cfg: Config, rounds: list[Record], parts: History) -> R
     """Made again from the lines, with what only the run knew."""
     last = parts[-1] if parts else None
     told: Any = {"workers": last.workers if last else 0, "environment": last.environment if last else {}}
+    told["path"] = history.path_of(parts)
     if files.exists(path, SUMMARY):
         told = files.read_json(path, SUMMARY)
     if not isinstance(told, dict):
@@ -204,8 +209,11 @@ def _summary(path: Path, cfg: Config, rounds: list[Record], parts: History) -> R
     history.check_facts(told.get("environment"), f"{SUMMARY}: environment")
     if type(told.get("workers")) is not int or told["workers"] < 0:
         raise RunDirError(f"expected a number of workers in {SUMMARY}, got {shown(told.get('workers'))}")
+    path = told.get("path", "")  # older versions did not say
+    if not isinstance(path, str):
+        raise RunDirError(f"expected text as path in {SUMMARY}, got {shown(path)}")
     mixed = history.check_mixed(told.get("mixed", history.mixed(parts)), f"{SUMMARY}: mixed")
-    own = summarised(cfg, rounds, told["workers"], told["environment"])
+    own = summarised(cfg, rounds, path, told["workers"], told["environment"])
     for key in (key for key in own if key in told):
         if not _same(own[key], told[key]):
             raise RunDirError(

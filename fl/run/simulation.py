@@ -238,7 +238,8 @@ class Simulation:
                 yield Files(run)
         else:
             with RunDir.create(self._out, self.loop.options.overwrite) as run:
-                run.write_text(CONFIG, config.dumps(self.config, self._notes))  # from now on it holds a run
+                notes = (*self._notes, f"clients train as {self.loop.path}")
+                run.write_text(CONFIG, config.dumps(self.config, notes))  # from now on it holds a run
                 origins.write(run, self.config)
                 self._written = True
                 yield Files(run)

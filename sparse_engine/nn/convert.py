@@ -20,7 +20,7 @@ from sparse_engine.nn.conv import SparseConv2d
 from sparse_engine.nn.layer import SparseLayer
 from sparse_engine.nn.linear import SparseLinear
 from sparse_engine.nn.obstacles import FAST_PATHS, lazy_layers, obstacles
-from sparse_engine.nn.report import Row, report
+from sparse_engine.nn.rows import Row, weight_rows
 from sparse_engine.nn.wrapped import Wrapped, unwrap, wrap
 
 _BEFORE = "_before_sparsify"  # of a module whose fast path is off: the value that `to_dense` puts back
@@ -56,7 +56,7 @@ def sparsify(
     weights = prunable(net, exempt)
     chosen = _masks(net, weights, density, distribution, seed, masks)
     if density is not None:
-        _warn_of_little(net, density, weights, report(net))
+        _warn_of_little(net, density, weights, weight_rows(net))
         _warn_of_nothing(density, chosen)
     sparse = copy.deepcopy(net)
     made = {}

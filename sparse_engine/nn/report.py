@@ -1,43 +1,32 @@
-"""What runs sparse in a network and what does not: one row per layer or parameter that holds weights.
-
-Weights are tensors of two or more dimensions. Biases, norms and other vectors have no rows; the total counts
-them. A tensor that two layers share counts once, at its first name.
+"""What runs sparse in a network and what does not: the rows of sparse_engine/nn/rows.py as a table, with
+totals, and whether the whole of it can be a program (sparse_engine/program).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 from sparse_engine.flops import Flops, count_flops, is_counted
+from sparse_engine.nn.bridge import compress
+from sparse_engine.nn.convert import to_dense
 from sparse_engine.nn.layer import SparseLayer
-from sparse_engine.nn.obstacles import obstacles, sharing
-from sparse_engine.nn.wrapped import Wrapped
-
-
-class Row(NamedTuple):
-    """A layer, or a parameter of the user's own module. `flops`: of one sample forward, as (dense, now)."""
-
-    name: str
-    kind: str  # "sparse"; "dense": could be sparse; "torch": cannot be
-    density: float
-    why: str
-    module: str
-    weights: int  # entries of the dense weight
-    stored: int
-    flops: tuple[int, int] | None = None  # None: not counted
+from sparse_engine.nn.rows import Row, weight_rows
+from sparse_engine.program.capture import NotCaptured, capture
 
 
 class Report(Sequence[Row]):
     """The rows, and their totals. Prints as a table, in a notebook too."""
 
-    def __init__(self, rows: Iterable[Row], vectors: int, flops: Flops | None = None) -> None:
+    def __init__(
+        self, rows: Iterable[Row], vectors: int, flops: Flops | None = None, program: str | None = None
+    ) -> None:
         self.rows = tuple(rows)
         self.vectors = vectors  # entries of biases, norms and the like
         self.flops = flops  # of the whole network; None without a sample
+        self.program = program  # whether it can be one, in a sentence; None without a sample
 
     @overload
     def __getitem__(self, index: int) -> Row: ...
@@ -103,6 +92,8 @@ class Report(Sequence[Row]):
             unknown = [row.name for row in self.rows if row.flops is None and row.weights]
             if unknown:
                 lines.append(f"FLOP without what the network does with {', '.join(unknown)}.")
+        if self.program is not None:
+            lines.append(self.program)
         return lines
 
     def __str__(self) -> str:
@@ -144,7 +135,8 @@ def report(net: nn.Module, input_shape: Sequence[int] | None = None, *, sample: 
     """Return one row per layer or parameter that holds weights: whether it is sparse or dense, and why.
 
     net          a network, sparse or dense
-    input_shape  the shape of one sample, to count FLOP too (as in `se.count_flops`)
+    input_shape  the shape of one sample, to count FLOP too (as in `se.count_flops`), and to say whether the
+                 network can train as a program (`se.compile`), or why it runs layer by layer
     sample       instead of a shape: what the network takes, with a batch of one
 
     The result is a sequence of rows, and a table when it is printed.
@@ -158,80 +150,29 @@ def report(net: nn.Module, input_shape: Sequence[int] | None = None, *, sample: 
     <BLANKLINE>
     92.6% of 864 weights are in 1 sparse layer, with density 0.100; 144 are stored in all \
 (44 in biases, norms and other vectors).
+    >>> print(se.report(torch.nn.Sequential(torch.nn.Linear(20, 40), torch.nn.GELU()), (20,)).program)
+    Runs layer by layer (no program: there is no step for GELU (1)).
     """
-    flops = None
+    flops = program = None
     if input_shape is not None or sample is not None:
         flops = count_flops(net, input_shape, sample=sample)
-    rows = [row._replace(flops=_flops(row, net, flops)) for row in _rows(net)]
-    return Report(rows, _vectors(net), flops)
+        program = _program(net, sample if input_shape is None else tuple(input_shape))
+    rows = [row._replace(flops=_flops(row, net, flops)) for row in weight_rows(net)]
+    return Report(rows, _vectors(net), flops, program)
 
 
-def _rows(net: nn.Module) -> Iterator[Row]:
-    reasons, shared = obstacles(net), sharing(net)
-    idle = "exempt" if any(isinstance(m, SparseLayer) for m in net.modules()) else "not made sparse"
-    for path, module in net.named_modules():
-        kind = (module.own_class if isinstance(module, Wrapped) else type(module)).__name__
-        if isinstance(module, SparseLayer):
-            pattern = module.pattern
-            why = "" if pattern.nnz else "stores nothing: its output is its bias alone"
-            yield Row(path, "sparse", pattern.density, why, kind, pattern.numel, pattern.nnz)
-            continue
-        found = _weights(path, module)
-        quantised = _quantised(module)
-        if quantised:
-            yield Row(path, "torch", 1.0, "its weight is quantised", kind, quantised, quantised)
-        if not found:
-            continue
-        counted = {n: w for n, w in found.items() if shared.get(id(w), [n])[0] == n}
-        if path in reasons:
-            cannot = reasons[path]
-            row = Row(path, "torch" if cannot else "dense", 1.0, cannot or idle, kind, 0, 0)
-            yield _sized(row, counted)
-        elif _is_layer(module):
-            yield _sized(Row(path, "torch", 1.0, _reason(found, kind, shared), kind, 0, 0), counted)
-        else:
-            for name, w in found.items():
-                why = _reason({name: w}, kind, shared, f"a parameter of {kind} itself")
-                one = {name: w} if name in counted else {}
-                yield _sized(Row(name, "torch", 1.0, why, kind, 0, 0), one)
-
-
-def _weights(path: str, module: nn.Module) -> dict[str, Tensor]:
-    """Return {name: tensor} of a module's own weights, those behind a parametrization too."""
-    if isinstance(module, ParametrizationList):
-        return {}  # its owner's
-    within = f"{path}." if path else ""
-    found = {within + name: p for name, p in module._parameters.items() if p is not None}
-    if is_parametrized(module):
-        behind = f"{within}parametrizations"
-        found |= dict(module.get_submodule("parametrizations").named_parameters(behind))
-    return {name: p for name, p in found.items() if is_lazy(p) or p.dim() > 1}
-
-
-def _quantised(module: nn.Module) -> int:
-    """Return the number of entries of a quantised weight, which a method returns; 0 if there is none."""
-    weight = getattr(module, "weight", None)
-    found = weight() if callable(weight) and not isinstance(weight, Tensor | nn.Module) else None
-    return found.numel() if isinstance(found, Tensor) and found.is_quantized else 0
-
-
-def _is_layer(module: nn.Module) -> bool:
-    """Return whether this is a layer of torch, or derived from one. Containers are none."""
-    own = [c for c in type(module).__mro__ if c.__module__.startswith("torch.") and c is not nn.Module]
-    return any(issubclass(c, nn.Module) and c.__module__ != "torch.nn.modules.container" for c in own)
-
-
-def _reason(
-    found: Mapping[str, Tensor], kind: str, shared: Mapping[int, list[str]], otherwise: str | None = None
-) -> str:
-    why = otherwise or f"no sparse kernel for {kind}"
-    others = [n for name, w in found.items() for n in shared.get(id(w), ()) if n != name]
-    return why + (f"; shared with {', '.join(others)}" if others else "")
-
-
-def _sized(row: Row, weights: Mapping[str, Tensor]) -> Row:
-    n = sum(0 if is_lazy(w) else w.numel() for w in weights.values())
-    return row._replace(weights=n, stored=n)
+def _program(net: nn.Module, given: Any) -> str:
+    """Return whether `net` can be a program; `given`: a batch of one, or the shape of a sample."""
+    if isinstance(given, tuple) and len(given) == 1 and isinstance(given[0], Tensor):
+        given = given[0]
+    shape = tuple(given.shape[1:]) if isinstance(given, Tensor) else given
+    try:
+        if any(not isinstance(size, int) for size in shape):
+            raise NotCaptured("its forward takes more than one argument")
+        graph = capture(to_dense(net), shape, compress(net).layout)
+    except ValueError as reason:
+        return f"Runs layer by layer (no program: {reason})."
+    return f"Can train as a program of {len(graph.steps)} steps (se.compile)."
 
 
 def _vectors(net: nn.Module) -> int:

@@ -110,7 +110,7 @@ def test_a_lucky_draw_is_not_the_best(tmp_path):
         for line, value in zip(lines, drawn, strict=True)
     ]
     file.write_text("".join(json.dumps(line) + "\n" for line in told))
-    summary = metrics.summarise(plan.config(plan.runs[0]), told, 1, {})
+    summary = metrics.summarise(plan.config(plan.runs[0]), told, "", 1, {})
     (file.parent / "summary.json").write_text(json.dumps(summary))
     compared = json.loads(json.dumps(compare_report.write(path).to_json()))["runs"][0]["figures"]
     for figures in (summary, compared):

@@ -14,7 +14,7 @@ from fl.compare import table as compare_table
 from fl.compare.differences import differences
 from fl.run import runs
 from fl.train.local import Local
-from fl.train.turn import EngineTurn
+from fl.train.program import ProgramTurn
 
 
 def texts(names, *changes, preset="demo"):
@@ -79,13 +79,13 @@ def test_who_cannot_run_is_left_out():
 @pytest.mark.parametrize("name", algorithms.registered())
 def test_what_is_said_of_trainings_is_what_takes_place(tiny, tmp_path, monkeypatch, name, changes):
     """Every algorithm trains with the settings that its section declares."""
-    real, found = EngineTurn.train, []
+    real, found = ProgramTurn.train, []
 
     def train(self, local):
         found.append((self.k, local))
         return real(self, local)
 
-    monkeypatch.setattr(EngineTurn, "train", train)
+    monkeypatch.setattr(ProgramTurn, "train", train)
     cfg = tiny(f"algorithm={name}", "num_rounds=1", "training.epochs=2")
     cfg = config.changed(cfg, changes)  # also keys in whose place the algorithm has its own
     runs.start(cfg, tmp_path / "run", runs.Options(workers=1))

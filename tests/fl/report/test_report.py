@@ -80,7 +80,7 @@ def make_run(path, rounds, *, changes=(), clients=True, classes=("cat", "dog"), 
         ]
         (path / "clients.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
     if finished:
-        summary = metrics.summarise(cfg, rounds, 2, {"torch": "9.9", "commit": "c0ffee"})
+        summary = metrics.summarise(cfg, rounds, "program (5 steps)", 2, {"torch": "9.9", "commit": "c0ffee"})
         (path / "summary.json").write_text(json.dumps(summary))
     return path
 

@@ -110,3 +110,35 @@ def test_a_network_that_was_never_sparsified_or_is_lazy():
     assert len(se.report(nn.ReLU())) == 0 and "0.0% of 0 weights" in str(se.report(nn.ReLU()))
     exempt = se.sparsify(nn.Sequential(nn.Linear(9, 9), nn.Linear(9, 9)), density=0.5, exempt=["0.weight"])
     assert se.report(exempt)[0].why == "exempt"
+
+
+@pytest.mark.parametrize(
+    ("net", "given", "text"),
+    [
+        (se.models.mlp(), {"input_shape": (64,)}, "Can train as a program of 2 steps (se.compile)."),
+        (se.models.mlp(), {"sample": torch.randn(1, 64)}, "Can train as a program of 2 steps (se.compile)."),
+        (
+            nn.Sequential(nn.Linear(8, 6), nn.LayerNorm(6), nn.Linear(6, 3)),
+            {"input_shape": [8]},
+            "Runs layer by layer (no program: there is no step for LayerNorm (1)).",
+        ),
+        (
+            nn.Bilinear(4, 5, 6),
+            {"sample": (torch.randn(1, 4), torch.randn(1, 5))},
+            "Runs layer by layer (no program: its forward takes more than one argument).",
+        ),
+    ],
+)
+def test_below_the_table_stands_whether_it_can_be_a_program(net, given, text):
+    found = se.report(net, **given)
+    assert found.program == text and str(found).splitlines()[-1] == text and text in found._repr_html_()
+
+
+def test_a_sparse_network_is_asked_for_its_own_layers():
+    net = se.sparsify(se.models.lenet5(), density=0.3)
+    assert se.report(net, (1, 28, 28)).program == se.report(se.to_dense(net), (1, 28, 28)).program
+
+
+def test_without_a_sample_nothing_is_said_of_programs():
+    found = se.report(se.models.mlp())
+    assert found.program is None and "program" not in str(found)
