@@ -28,3 +28,8 @@ def quantity(value: float, unit: str) -> str:
         if value >= scale * 0.9995:
             return f"{value / scale:.3g} {prefix}{unit}"
     return f"{value:.3g} {unit}"
+
+
+def counted(count: int, what: str) -> str:
+    """1 round, 2 rounds."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

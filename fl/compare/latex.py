@@ -6,6 +6,7 @@ Comments at its head say what the columns mean, what is not finished and in whic
 from fl.compare import table
 from fl.compare.table import Shown
 from fl.run.recorded import Record
+from fl.units import counted
 
 _ESCAPES = {
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
@@ -23,7 +24,7 @@ _ESCAPES = {
 def text(told: Record) -> str:
     """comparison.tex of what comparison.json holds."""
     about = [
-        f"{told['name']}: {told['num_clients']} clients, {told['num_rounds']} rounds",
+        f"{told['name']}: {told['num_clients']} clients, {counted(told['num_rounds'], 'round')}",
         table.MEANING,
         *table.differences(told),
         *table.notes(told),

@@ -20,7 +20,7 @@ from fl.report import page, picture, report
 from fl.run.names import COMPARISON, COMPARISON_CSV, COMPARISON_LATEX, COMPARISON_TEXT
 from fl.run.recorded import Record
 from fl.run.rundir import REPORT, RunDirError, write_atomic
-from fl.units import duration, size
+from fl.units import counted, duration, size
 
 TABLES: Mapping[str, tuple[str, Callable[[Record], str]]] = {  # format: its file, and what makes the text
     "markdown": (COMPARISON_TEXT, compare_table.markdown),
@@ -68,7 +68,8 @@ def html(comparison: Comparison, told: Record) -> str:
 def head(comparison: Comparison, told: Record) -> str:
     """What was compared, the table, and what the target accuracy cost."""
     base = comparison.plan.base
-    what = f"{base.data.name}, {base.model.name}, {base.num_clients} clients, {base.num_rounds} rounds"
+    rounds = counted(base.num_rounds, "round")
+    what = f"{base.data.name}, {base.model.name}, {base.num_clients} clients, {rounds}"
     missing = _list("Not finished:", compare_table.notes(told))
     differing = _list("Settings:", compare_table.differences(told))
     shown, cost = compare_table.results(told), compare_table.to_target(told)

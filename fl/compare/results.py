@@ -47,6 +47,7 @@ from fl.compare.plan import Plan, Run
 from fl.report.summary import mixed_lines
 from fl.run import keys, metrics
 from fl.run.recorded import Record, Recorded
+from fl.units import counted
 
 SHARE = 0.95  # of the worst final accuracy among those that learn
 LEARNS = 0.5  # of the best final accuracy
@@ -98,7 +99,7 @@ class Result:
                 f"put its files back, or remove {self.run.folder} and resume the comparison to run it again"
             )
             return f"{self.damage}; {again}"
-        so_far = f"{len(self.rounds)} rounds so far" if self.rounds else "not started"
+        so_far = f"{counted(len(self.rounds), 'round')} so far" if self.rounds else "not started"
         return self.failure if self.failure is not None else so_far
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from fl.errors import ConfigError
 from fl.run.recorded import Record
-from fl.units import duration, quantity, size
+from fl.units import counted, duration, quantity, size
 
 Cells = list[str]
 NONE = "-"
@@ -133,9 +133,10 @@ def short(told: Record) -> str:
 
 def markdown(told: Record) -> str:
     """comparison.md."""
+    rounds = counted(told["num_rounds"], "round")
     parts = [
         f"# {_text(told['name'])}: {_text(', '.join(told['algorithms']))}",
-        f"{told['num_clients']} clients, {told['num_rounds']} rounds. {_text(told['description'])}".strip(),
+        f"{told['num_clients']} clients, {rounds}. {_text(told['description'])}".strip(),
         _markdown(results(told)),
         _items(told),
         MEANING,

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from fl.config import code
+from fl.config import code, links
 from fl.config.effect import Counts, only_if, unless
+from fl.config.links import Kind
 from fl.config.source import NONE, is_path
 from fl.config.words import free_table, run_name
 
@@ -139,7 +140,7 @@ class Training(Section):
 
 
 class Topology(Section):
-    kind: Literal["random", "regular", "ring", "line", "star", "grid", "full", "edges"] = "random"
+    kind: Kind = "random"
     """who can take models from whom; random: a fresh M-subset of the others for every client and round"""
     degree: Annotated[Count, only_if(kind=("random", "regular"))] = 10
     """M: neighbours of every client"""
@@ -231,11 +232,10 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> "Config":
-        if self.topology.kind in ("random", "regular") and self.topology.degree >= self.num_clients:
-            raise ValueError(
-                f"topology.degree: expected fewer neighbours than num_clients = {self.num_clients}, "
-                f"got {self.topology.degree}"
-            )
-        if self.topology.kind == "edges" and self.topology.edges is None:
-            raise ValueError("topology.edges: expected a file with topology.kind = edges, got none")
+        given = self.topology
+        edges = given.edges if given.kind == "edges" else None  # else without effect, and said to be
+        try:
+            links.check(given.kind, self.num_clients, given.degree, given.redraw, edges)
+        except ValueError as wrong:
+            raise ValueError(f"topology: {wrong}") from wrong
         return self

@@ -14,7 +14,7 @@ from fl.report.summary import SUMMARY_COLUMNS, describe, how_long, mixed_lines, 
 from fl.run import recorded
 from fl.run.recorded import Record, Recorded
 from fl.run.rundir import REPORT, RunDirError, write_atomic
-from fl.units import duration, percent, quantity
+from fl.units import counted, duration, percent, quantity
 
 
 def write(path: Path | str) -> Path:
@@ -54,7 +54,9 @@ def _path(run: Recorded) -> str:
 def _state(run: Recorded) -> str:
     """Return what is to be said of a run that is not finished, or stopped early."""
     if not run.finished:
-        return f"<p><b>Not finished:</b> {len(run.rounds)} of {run.config.num_rounds} rounds.</p>\n"
+        return (
+            f"<p><b>Not finished:</b> {len(run.rounds)} of {counted(run.config.num_rounds, 'round')}.</p>\n"
+        )
     if run.summary and run.summary["stopped_early"]:
         return f"<p><b>Not all rounds:</b> {escape(how_long(run.summary))}.</p>\n"
     return ""

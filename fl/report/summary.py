@@ -7,7 +7,7 @@ from typing import Any
 from fl.config import Config
 from fl.run import keys
 from fl.run.events import Record
-from fl.units import duration, percent, size
+from fl.units import counted, duration, percent, size
 
 Row = tuple[str, str, str, str]
 SUMMARY_COLUMNS = ("", "this run", "dense", "dense / this")
@@ -48,8 +48,8 @@ def how_long(summary: Record) -> str:
     """Return how many rounds ran, such as "50 rounds" or "12 of 50 rounds, stopped early: why"."""
     planned, stop = summary["num_rounds"], summary["stopped_early"]
     if stop is None:
-        return f"{planned} rounds"
-    return f"{stop['round'] + 1} of {planned} rounds, stopped early: {stop['why']}"
+        return counted(planned, "round")
+    return f"{stop['round'] + 1} of {counted(planned, 'round')}, stopped early: {stop['why']}"
 
 
 def mixed_lines(summary: Record) -> list[str]:
@@ -115,7 +115,8 @@ def describe(config: Config) -> str:
     """Return one line that says what runs."""
     what = f"{config.algorithm} on {config.data.name}, {config.model.name}"
     kernels = f"{config.training.kernels} kernels"
-    return f"{what} ({kernels}), {config.num_clients} clients, {config.num_rounds} rounds"
+    clients, rounds = counted(config.num_clients, "client"), counted(config.num_rounds, "round")
+    return f"{what} ({kernels}), {clients}, {rounds}"
 
 
 def _flop(count: float) -> str:

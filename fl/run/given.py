@@ -17,6 +17,16 @@ Source = str | Path | Config | Loaded
 Changes = Mapping[str, Any] | Iterable[str]
 
 
+class _Configured:
+    """In place of what nobody handed over."""
+
+    def __repr__(self) -> str:
+        return "as configured"
+
+
+CONFIGURED = _Configured()
+
+
 def loaded(source: Source, changes: list[str]) -> Loaded:
     """The configuration that is meant, with changes."""
     if isinstance(source, str | Path):
@@ -45,6 +55,16 @@ def algorithm(one: str | Path | ModuleType | None) -> list[str]:
         if algorithms.registered().get(name) is not one:
             algorithms.register(name, one, origin)
     return [f"algorithm={config_text.value(name)}"]
+
+
+def data(one: Any) -> Any:
+    """The data that was handed over; None: it is the configuration's. A loader that gave None is refused."""
+    if one is None:
+        raise ConfigError(
+            "data: expected data, got None: what made it returned nothing; leave the argument out to train "
+            "on the data of the configuration"
+        )
+    return None if one is CONFIGURED else one
 
 
 def changes(given: Changes | None) -> list[str]:

@@ -22,6 +22,7 @@ from fl.run import files, history, keys, metrics, stopping
 from fl.run.files import shown
 from fl.run.history import History
 from fl.run.names import BASELINE, CLIENTS, CONFIG, EXACT, HISTORY, METRICS, PARTITION, SUMMARY
+from fl.units import counted
 
 Record = dict[str, Any]
 _TEXTS = tuple(key.name for key in keys.RUN if key.unit == "text")  # of a summary; the rest are numbers
@@ -146,7 +147,7 @@ def _check_number(path: Path, cfg: Config, rounds: list[Record]) -> None:
     if there > wanted or (finished and there != wanted):
         what = " of a finished run" if finished else ""
         early = ", after which it stops early," if wanted < cfg.num_rounds else ""
-        raise RunDirError(f"expected {wanted} rounds{what}{early} in {METRICS}, got {there}")
+        raise RunDirError(f"expected {counted(wanted, 'round')}{what}{early} in {METRICS}, got {there}")
 
 
 def _same_meaning(rounds: list[Record]) -> None:

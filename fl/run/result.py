@@ -21,6 +21,7 @@ from fl.run.models import Trained
 from fl.run.names import CLIENTS, METRICS, REPORT
 from fl.run.own import NOTHING, Own
 from fl.run.recorded import Recorded
+from fl.units import counted
 
 
 class Result:
@@ -90,7 +91,9 @@ class Result:
 
     def __repr__(self) -> str:
         cfg = self.config
-        return f"Result({cfg.name}: {cfg.algorithm}, {len(self.metrics)} of {cfg.num_rounds} rounds)"
+        return (
+            f"Result({cfg.name}: {cfg.algorithm}, {len(self.metrics)} of {counted(cfg.num_rounds, 'round')})"
+        )
 
     @property
     def config(self) -> Config:

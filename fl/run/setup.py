@@ -84,9 +84,8 @@ def _divided(data: Dataset, cfg: Config) -> Partition:
 
 def links(cfg: Config) -> topology.Topology:
     """Who can talk to whom."""
-    given = cfg.topology.model_dump()
     try:
-        return topology.make(given.pop("kind"), cfg.num_clients, seed=cfg.seed, **given)
+        return topology.make(num_clients=cfg.num_clients, seed=cfg.seed, **cfg.topology.model_dump())
     except ValueError as wrong:
         raise config.ConfigError(f"topology: {wrong}") from wrong
 

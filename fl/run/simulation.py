@@ -15,7 +15,7 @@ from fl.run import checkpoint, given, origins, recorded, setup, standing
 from fl.run import executor as executors
 from fl.run.book import Book, Files, Memory
 from fl.run.events import Listener
-from fl.run.given import Changes, Source
+from fl.run.given import CONFIGURED, Changes, Source
 from fl.run.loop import Options, Run, Summary
 from fl.run.names import CHECKPOINT, CONFIG
 from fl.run.own import Own
@@ -24,6 +24,7 @@ from fl.run.rundir import RunDir
 from fl.train import coverage
 from fl.train.trainer import Trainer
 from fl.train.worker import Worker
+from fl.units import counted
 
 Network = nn.Module | Callable[..., nn.Module] | str
 Line = dict[str, Any]
@@ -69,7 +70,7 @@ class Simulation:
         source: Source,
         *,
         network: Network | None = None,
-        data: Any = None,
+        data: Any = CONFIGURED,
         partition: Any = None,
         algorithm: str | Path | ModuleType | None = None,
         set: Changes | None = None,
@@ -83,6 +84,7 @@ class Simulation:
     ) -> None:
         options = options or given.options(workers, executor, [*listeners], progress, overwrite)
         named: Line = {}  # as the command line names it
+        data = given.data(data)
         if isinstance(data, str | Path):
             named["data.name"], data = str(data), None
         if isinstance(network, str):
@@ -110,7 +112,7 @@ class Simulation:
         path: Path | str,
         *,
         network: Network | None = None,
-        data: Any = None,
+        data: Any = CONFIGURED,
         partition: Any = None,
         algorithm: str | Path | ModuleType | None = None,
         workers: int | None = None,
@@ -168,13 +170,13 @@ class Simulation:
 
     def __repr__(self) -> str:
         cfg, done = self.config, self.loop.after.round + 1
-        return f"Simulation({cfg.name}: {cfg.algorithm}, {done} of {cfg.num_rounds} rounds)"
+        return f"Simulation({cfg.name}: {cfg.algorithm}, {done} of {counted(cfg.num_rounds, 'round')})"
 
     def run(self) -> Result:
         """All rounds that are left, and what came out.
 
         >>> Simulation("demo", set={"num_rounds": 1, "training.epochs": 1}).run()
-        Result(demo: da_dpfl, 1 of 1 rounds)
+        Result(demo: da_dpfl, 1 of 1 round)
         """
         self.finish()
         return self.result()
@@ -249,7 +251,7 @@ def run(
     source: Source,
     *,
     network: Network | None = None,
-    data: Any = None,
+    data: Any = CONFIGURED,
     partition: Any = None,
     algorithm: str | Path | ModuleType | None = None,
     set: Changes | None = None,

@@ -8,6 +8,7 @@ from fl.run.events import Listener
 from fl.run.loop import After, Run
 from fl.run.names import CHECKPOINT, CONFIG, METRICS
 from fl.run.rundir import RunDir
+from fl.units import counted
 
 
 def put(run: RunDir, made: Run) -> None:
@@ -29,8 +30,8 @@ def check_not_begun(run: RunDir, cfg: Config, rounds: int) -> None:
     """RunDirError: there is no checkpoint, though so many rounds are done."""
     if rounds > ((cfg.run.checkpoint_every or 1) if run.has(CHECKPOINT) else 0):
         raise RunDirError(
-            f"expected a checkpoint in {run / CHECKPOINT}, got none, though {METRICS} has {rounds} "
-            f"rounds: put the folder back; or start again, which removes them, with "
+            f"expected a checkpoint in {run / CHECKPOINT}, got none, though {METRICS} has "
+            f"{counted(rounds, 'round')}: put the folder back; or start again, which removes them, with "
             f"sparsefl run {run / CONFIG} --out {run.path} --overwrite"
         )
 

@@ -10,6 +10,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from fl.config import Config
+from fl.units import counted
 
 Record = dict[str, Any]
 
@@ -45,7 +46,7 @@ class Watch:
 
     def _why(self) -> str:
         gain = f" by more than {self._run.min_gain:g}" if self._run.min_gain else ""
-        return f"accuracy_mean has not risen{gain} for {self._waited} rounds"
+        return f"accuracy_mean has not risen{gain} for {counted(self._waited, 'round')}"
 
 
 def early(cfg: Config, rounds: Sequence[Record]) -> Stop | None:

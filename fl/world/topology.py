@@ -12,17 +12,16 @@ star and grid that is the same graph with clients in new places.
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from fl.config.links import check
 from fl.rng import stream
 
-Kind = Literal["random", "regular", "ring", "line", "star", "grid", "full", "edges"]
 Edges = Any  # [E, 2] pairs, a K x K matrix (dense or scipy.sparse), or the path of a file with one of them
-KINDS: tuple[str, ...] = get_args(Kind)
 _TABLE_BYTES = 1 << 26
 _SWITCHES = 100  # rounds of switching before a pairing is given up; a few suffice unless the graph is tiny
 
@@ -108,18 +107,7 @@ def make(
     edges: Edges = None,
 ) -> Topology:
     """`degree` is M of `random` and `regular`, ignored by the others. `redraw`: by default `random` alone."""
-    if kind not in KINDS:
-        raise ValueError(f"expected a topology out of {list(KINDS)}, got {kind!r}")
-    if not 2 <= num_clients < 2**31:
-        raise ValueError(f"expected from 2 to 2^31 - 1 clients, got {num_clients}")
-    if kind in ("random", "regular") and not 1 <= degree < num_clients:
-        raise ValueError(f"expected a degree from 1 to {num_clients - 1} (all others), got {degree}")
-    if kind == "regular" and num_clients * degree % 2:
-        raise ValueError(f"expected clients x degree even in a regular graph, got {num_clients} x {degree}")
-    if (kind == "edges") != (edges is not None):
-        raise ValueError(f"expected edges with the topology 'edges' and no other, got {kind!r} and {edges!r}")
-    if kind == "edges" and redraw:
-        raise ValueError("expected redraw=False with edges: they name clients")
+    check(kind, num_clients, degree, redraw, edges)
     links = read_edges(edges, num_clients) if kind == "edges" else None
     return Topology(kind, num_clients, degree, seed, kind == "random" if redraw is None else redraw, links)
 

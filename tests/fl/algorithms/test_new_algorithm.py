@@ -15,7 +15,8 @@ from fl.run.events import Listener
 from fl.run.rundir import CLIENTS, METRICS, read_jsonl
 from fl.run.runs import Interrupted, Options
 
-TEXT = (Path(__file__).parents[3] / "CONTRIBUTING.md").read_text()
+ROOT = Path(__file__).parents[3]
+TEXT = (ROOT / "CONTRIBUTING.md").read_text()
 
 
 @pytest.fixture
@@ -31,6 +32,11 @@ def tenth(tmp_path, monkeypatch):
     algorithms.shipped.cache_clear()
     sys.modules.pop("fl.algorithms.tenth")
     del algorithms.tenth
+
+
+def test_it_is_the_example():
+    (source,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    assert source == (ROOT / "examples" / "gossip.py").read_text()
 
 
 class StopAtRound2(Listener):

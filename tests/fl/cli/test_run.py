@@ -46,7 +46,7 @@ def test_a_run_that_stops_early_says_so(tiny_file, tmp_path):
     soon = ("--set", "run.patience=1", "--set", "run.min_gain=0.9")
     done = sparsefl("run", tiny_file, "--out", tmp_path / "run", "--workers", 1, *soon)
     assert done.exit_code == 0, done.output
-    why = "accuracy_mean has not risen by more than 0.9 for 1 rounds"
+    why = "accuracy_mean has not risen by more than 0.9 for 1 round"
     told = " ".join(done.output.split())
     assert f"stopped early, after round 1: {why}" in told
     assert f"tiny: da_dpfl, 2 of 5 rounds, stopped early: {why}" in told

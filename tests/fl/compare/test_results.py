@@ -160,7 +160,7 @@ def test_what_is_not_finished_is_named(tmp_path):
     assert compare_table.notes(told) == [
         "b, seed 0: unfinished: not started",
         "c, seed 0: failed: expected a finite loss",
-        "a, seed 1: unfinished: 1 rounds so far",
+        "a, seed 1: unfinished: 1 round so far",
     ]
     shown = compare_table.results(told)
     assert [row[1] for row in shown.rows] == ["1 of 2", "0 of 1", "0 of 1"]

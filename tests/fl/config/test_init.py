@@ -56,8 +56,11 @@ def test_presets_are_valid_and_complete(name):
             "algorithm=da_dpl",
             r"algorithm: expected FILE.py or one of \[.*'da_dpfl'.*\], got 'da_dpl'; did you mean",
         ),
-        ("topology.degree=12", "topology.degree: expected fewer neighbours than num_clients = 12, got 12"),
-        ("topology.kind=edges", "topology.edges: expected a file with topology.kind = edges, got none"),
+        ("topology.degree=12", r"topology: expected a degree from 1 to 11 \(all others\), got 12"),
+        (
+            "topology.kind=edges",
+            "topology: expected edges with the topology 'edges' and no other",
+        ),
         ("model=3", "model: expected a section"),
         ("model.hidden=[1, 0]", "model.hidden.1: expected a number from 1 on, got 0"),
         ("training", "expected a change as key=value, .* got 'training'"),

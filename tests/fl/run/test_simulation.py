@@ -445,3 +445,17 @@ def test_a_single_turn(tiny):
     report = turn.train(local)
     again = trainer.turn(2, 0, trainer.initial)
     assert again.train(local).loss == report.loss and report.samples == trainer.num_samples(2)
+
+
+def test_a_loader_that_returned_nothing_is_refused():
+    for made in (lambda: fl.run("demo", data=None), lambda: fl.Simulation("demo", data=None)):
+        with pytest.raises(ConfigError, match="data: expected data, got None: what made it returned nothing"):
+            made()
+
+
+def test_a_named_loader_that_returns_nothing_is_named(tmp_path):
+    (tmp_path / "loader.py").write_text("def load():\n    (1, 2)\n")
+    name = f"{tmp_path / 'loader.py'}:load"
+    code.allow(name)
+    with pytest.raises(ConfigError, match=r"data.name: of .*loader.py:load: .* got NoneType"):
+        fl.run("demo", data=name)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import sparse, stats
 from scipy.sparse.csgraph import connected_components
 
-from fl.world import topology
+from fl.config import links
 from fl.world.topology import Neighbours, from_links, make
 
 
@@ -218,4 +218,4 @@ def test_no_links_at_all():
 
 
 def test_kinds_are_named():
-    assert set(topology.KINDS) == {"random", "regular", "ring", "line", "star", "grid", "full", "edges"}
+    assert set(links.KINDS) == {"random", "regular", "ring", "line", "star", "grid", "full", "edges"}
