@@ -11,7 +11,7 @@ CALLS = ("fsync", "rename", "replace", "ftruncate", "mkdir")  # of os: every ste
 
 def count_events(function: Callable[[], object], kill_at: int | None) -> int:
     """Run `function`; events are calls of CALLS and of local training. Before number `kill_at`: SIGKILL."""
-    from fl.train.turn import EngineTurn
+    from fl.train.program import ProgramTurn
 
     events = 0
 
@@ -27,7 +27,7 @@ def count_events(function: Callable[[], object], kill_at: int | None) -> int:
 
     for name in CALLS:
         setattr(os, name, counted(getattr(os, name)))
-    EngineTurn.train = counted(EngineTurn.train)
+    ProgramTurn._train = counted(ProgramTurn._train)
     function()
     return events
 

@@ -79,13 +79,13 @@ def test_who_cannot_run_is_left_out():
 @pytest.mark.parametrize("name", algorithms.registered())
 def test_what_is_said_of_trainings_is_what_takes_place(tiny, tmp_path, monkeypatch, name, changes):
     """Every algorithm trains with the settings that its section declares."""
-    real, found = ProgramTurn.train, []
+    real, found = ProgramTurn._train, []
 
-    def train(self, local):
+    def train(self, local, tests):
         found.append((self.k, local))
-        return real(self, local)
+        return real(self, local, tests)
 
-    monkeypatch.setattr(ProgramTurn, "train", train)
+    monkeypatch.setattr(ProgramTurn, "_train", train)
     cfg = tiny(f"algorithm={name}", "num_rounds=1", "training.epochs=2")
     cfg = config.changed(cfg, changes)  # also keys in whose place the algorithm has its own
     runs.start(cfg, tmp_path / "run", runs.Options(workers=1))
