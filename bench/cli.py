@@ -1,5 +1,6 @@
 """`sparsefl bench WHAT`: the options of every benchmark. What one needs is imported when it runs."""
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -9,9 +10,11 @@ from typer import Argument, Option
 
 from fl.cli.commands import Command, application
 from fl.cli.exits import guarded
+from fl.errors import ConfigError
 from sparsefl.bench import options
 from sparsefl.bench.options import (
     Batches,
+    CpuTime,
     Json,
     Models,
     Plot,
@@ -119,6 +122,7 @@ def models(
     density: Annotated[Values, options.density("0.5,0.35,0.2,0.1")] = None,
     threads: Threads = 1,
     repeats: Repeats = None,
+    cpu_time: CpuTime = False,
     quick: Quick = False,
     json: Json = None,
 ) -> None:
@@ -131,11 +135,23 @@ def models(
         chosen = names("--model", model, default[0], work.MODELS)
         batches, densities = counts("--batch", batch, default[1]), shares("--density", density, default[2])
         times = repeats or (1 if quick else 3)
-        rows = work.run(chosen, batches, densities, threads=threads, repeats=times, memory=not quick)
+        if cpu_time and threads > 1:
+            raise ConfigError("--cpu-time: expected --threads 1, whose time it is, got more")
+        clock = time.process_time if cpu_time else time.perf_counter
+        how = {"threads": threads, "repeats": times, "clock": clock, "memory": not quick}
+        rows = work.run(chosen, batches, densities, **how)
         columns = {"model": "", "batch": "", "density": "", "name": "", "median_ms": ".1f",
                    "times_ours": ".2f"}  # fmt: skip
         found = list(running.shown(rows, work.told))
-        return running.finish(found, columns, work.summarise, json, threads=threads, repeats=times)
+        return running.finish(
+            found,
+            columns,
+            work.summarise,
+            json,
+            threads=threads,
+            repeats=times,
+            ratios_of="cpu_ms" if cpu_time else "median_ms",
+        )
 
     _run(run)
 

@@ -13,6 +13,7 @@ memory        peak bytes of a step over dense PyTorch's, each in a process of it
 import copy
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ def run(
     *,
     threads: int,
     repeats: int,
+    clock: Callable[[], float] = time.perf_counter,
     memory: bool = True,
 ) -> Iterator[dict[str, Any]]:
     torch.set_num_threads(threads)
@@ -52,10 +54,12 @@ def run(
         for name in names:
             for batch in batches:
                 for density in densities:
-                    yield from _rows(name, batch, density, repeats, memory)
+                    yield from _rows(name, batch, density, repeats, clock, memory)
 
 
-def _rows(name: str, batch: int, density: float, repeats: int, memory: bool) -> Iterator[dict[str, Any]]:
+def _rows(
+    name: str, batch: int, density: float, repeats: int, clock: Callable[[], float], memory: bool
+) -> Iterator[dict[str, Any]]:
     classes, shape = MODELS[name]
     torch.manual_seed(0)
     sparse = se.sparsify(se.models.by_name(name, num_classes=classes), density=density, seed=0)
@@ -69,7 +73,7 @@ def _rows(name: str, batch: int, density: float, repeats: int, memory: bool) -> 
         key = "torch" if layout == torch.contiguous_format else "torch channels_last"
         contestants[key] = dense_step(dense, images.to(memory_format=layout), labels, None)
     contestants["masked torch"] = dense_step(se.to_dense(sparse), images, labels, se.masks(sparse))
-    timings = take_turns(contestants, repeats=repeats, burst=1)
+    timings = take_turns(contestants, repeats=repeats, burst=1, clock=clock)
     ours = timings["program"].median
     flops = se.count_flops(sparse, shape)
     peaks = peak_memory(name, batch, density) if memory else {}

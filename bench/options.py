@@ -18,6 +18,9 @@ Quick = Annotated[
 ]
 Threads = Annotated[int, Option("--threads", min=1, help="threads, of us and of every rival")]
 Repeats = Annotated[int | None, Option("--repeats", min=1, help="measurements of each; the median counts")]
+CpuTime = Annotated[
+    bool, Option("--cpu-time", help="ratios of the processor's time, not the clock's: on a shared machine")
+]
 Values = list[str] | None
 Models = Annotated[
     Values, Option("--model", metavar="NAME,...", help="networks; default: resnet18,vgg11,alexnet")

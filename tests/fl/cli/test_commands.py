@@ -78,6 +78,8 @@ def test_an_unknown_option_is_one_sentence(path):
             "--model: expected names out of ['resnet18', 'vgg11', 'alexnet'], got 'gpt'",
         ),
         ("bench models --batch 0", "--batch: expected whole numbers from 1 on, got '0'"),
+        ("bench models --threads 2 --cpu-time", "--cpu-time: expected --threads 1"),
+        ("bench clients --network gpt", "--network: expected names out of ['mlp', 'lenet5'"),
         ("bench rounds --preset dmeo", "did you mean 'demo'?"),
         ("bench rounds --seeds 0", "Invalid value for '--seeds'"),
         ("bench cost --neighbours 1", "expected M > 1"),
