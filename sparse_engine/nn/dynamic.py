@@ -13,6 +13,9 @@ of its smallest weights and grows as many where the dense gradient of that backw
 (sparse_engine/model/grow.py). alpha_t falls from alpha0 to 0 as a cosine over the steps up to `until`; after
 them masks stay. Grown weights start at 0, and so do their entries in the optimizer's state (momentum, Adam's
 moments); those of weights that stay are kept. At most one layer's dense gradient exists at a time.
+
+BatchNorm's running statistics follow weights and masks with a delay: after a short training, or soon after a
+move, evaluation is better once they are taken anew (`reset_running_stats`, then batches in training mode).
 """
 
 import math

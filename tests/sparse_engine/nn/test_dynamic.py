@@ -186,3 +186,30 @@ def test_a_dense_network_is_refused():
     net = nn.Linear(3, 2)
     with pytest.raises(ValueError, match="sparsify"):
         se.RigL(net, torch.optim.SGD(net.parameters(), lr=0.1), num_steps=10)
+
+
+def test_a_move_leaves_batch_norm_and_its_momentum_alone():
+    """The pass that moves masks is an ordinary one to a norm; the step after it goes on with all momentum."""
+    torch.manual_seed(0)
+    net = se.sparsify(
+        nn.Sequential(
+            nn.Conv2d(1, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 5)
+        ),
+        density=0.3,
+    )
+    optimizer = se.SparseSGD(net, lr=0.1, momentum=0.9)
+    rigl = se.RigL(net, optimizer, num_steps=10, every=2)
+    for t in range(2):
+        backward(net, t)
+        rigl.step()
+    norm, plain = net[1], se.to_dense(net)
+    before = {name: x.clone() for name, x in norm.named_parameters()}
+    remembered = {name: optimizer.state[p]["u"].clone() for name, p in norm.named_parameters()}
+    backward(plain, 2)
+    backward(net, 2)
+    assert rigl.step()
+    for name, x in norm.named_parameters():
+        assert torch.equal(x, before[name]) and torch.equal(optimizer.state[x]["u"], remembered[name])
+    torch.testing.assert_close(norm.running_mean, plain[1].running_mean)
+    torch.testing.assert_close(norm.running_var, plain[1].running_var)
+    assert norm.num_batches_tracked == plain[1].num_batches_tracked == 3
