@@ -60,7 +60,7 @@ class Program:
             self._velocity = _zeros(self.model)
         how = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "max_norm": max_norm}
         drawn = np.random.SeedSequence(seed).generate_state(self._session.graph.num_dropouts, np.uint64)
-        total, seen = 0.0, 0
+        total, seen, before = 0.0, 0, (self._velocity and self._velocity.clone(), self._passes)
         for number, (x, y) in enumerate(batches):
             given = Training(
                 **how,  # type: ignore[arg-type]  # floats, or None for max_norm
@@ -72,6 +72,7 @@ class Program:
             self._passes += 1
             if done.failed is not None:
                 self.model = compress(self._net, exempt=self._exempt)
+                self._velocity, self._passes = before
                 raise FloatingPointError(f"expected a finite loss, got {done.failed[1]} in batch {number}")
             total, seen = total + done.loss, seen + done.samples
         load(self._net, self.model)

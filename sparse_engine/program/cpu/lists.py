@@ -138,8 +138,7 @@ def _conv(lists: Lists, i: int, step: steps.Conv) -> None:
         how = {"images": plan.images("forward"), "filter": plan.filter("forward")}
         lists._add("Winograd", conv=plan, **how, x=x, y=y, scratch=scratch, bias=bias)
     else:
-        planes = _planes(lists, i, plan, x)
-        lists.saved[i] = {"planes": planes}
+        planes = _planes(lists, plan, x)
         direction = plan.direction("forward", kernel)
         scratch = Buffer(_ordered(plan, "forward", kernel), "ordered weights")
         fields = {"planes": planes, "y": y, "scratch": scratch, "bias": bias}
@@ -148,10 +147,9 @@ def _conv(lists: Lists, i: int, step: steps.Conv) -> None:
         lists._add("Relu", x=y, other=_NONE, y=y, size=lists._size(step.y))
 
 
-def _planes(lists: Lists, i: int, plan: ConvPlan, x: Buffer) -> Buffer:
-    """The input of a convolution in planes: those of the forward pass, if it had any."""
-    if i in lists.saved:
-        return lists.saved[i]["planes"]
+def _planes(lists: Lists, plan: ConvPlan, x: Buffer) -> Buffer:
+    """The input of a convolution in planes. Backward makes them again: kept from the forward pass, they would
+    be a third of a training's memory."""
     if plan.forward.planes.is_input:
         return x
     planes = Buffer(plan.forward.planes.size, f"planes of {plan.step.name}")
@@ -176,19 +174,19 @@ def _conv_backward(lists: Lists, i: int, step: steps.Conv) -> None:
             "BiasGradient", dy=dy, channels=channels, size=lists._size(step.y) // channels, bias=step.bias
         )
     if lists.mode == "train" or step.weight.segment is not None:
-        _weight_gradient(lists, i, step, plan, dy)
+        _weight_gradient(lists, step, plan, dy)
     if lists.needed[0]:
         dx = lists._new(step.x, "gradient")
         _input_gradient(lists, plan, dy, dx)
         lists._contribute(step.x, dx)
 
 
-def _weight_gradient(lists: Lists, i: int, step: steps.Conv, plan: ConvPlan, dy: Buffer) -> None:
+def _weight_gradient(lists: Lists, step: steps.Conv, plan: ConvPlan, dy: Buffer) -> None:
     grow = lists.mode == "grow"
     kernel = plan.kernels.growth if grow else plan.kernels.weight_gradient
     x, direction = lists.value[step.x], _NONE
     if kernel != "winograd":
-        x = _planes(lists, i, plan, x)
+        x = _planes(lists, plan, x)
         direction = plan.direction("forward", "sparse" if kernel == "sparse" else "offsets")
     words = -(-plan.weights // 64)
     size = {"sparse": 0}.get(kernel, -(-plan.weights // 16) * 16 + (4 * words if grow else 0))
