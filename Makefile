@@ -59,7 +59,7 @@ asan: venv  ## native kernels under the address and undefined-behaviour sanitize
 	cd build/asan/tree && \
 	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so.6)" \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-	$(CURDIR)/$(BIN)/pytest -q --capture=no tests/kernels tests/sparse_engine/wire/test_message.py -k "not triton" --ignore=tests/kernels/test_aot.py
+	$(CURDIR)/$(BIN)/pytest -q --capture=no tests/kernels tests/sparse_engine/program tests/sparse_engine/wire/test_message.py -k "not triton" --ignore=tests/kernels/test_aot.py
 
 fuzz: venv  ## a million mutated messages: none may crash, hang, take memory or pass for a model
 	cd tests && PYTHONPATH=..:. $(CURDIR)/$(BIN)/python fuzz_wire.py 1000000

@@ -1,6 +1,7 @@
 """The native code's structures in Python: fields by name, all of them, read back where they were written."""
 
 import re
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -23,13 +24,20 @@ STRUCTURES = {
     "Dropout": "p seed step",
     "Moves": "rows columns mirrored padding",
     "PoolAxis": "in out kernel stride padding",
+    "program.Arenas": "words starts offsets values rest integers",
+    "program.Weight": "segment at out in taps",
 }
+STEPS = (
+    "ToPlanes ConvApply LinearInputGradient Winograd WeightGradient GroupNorm GroupNormBackward BatchNorm "
+    "BatchNormBackward MaxPool MaxPoolBackward AveragePool Relu ReluBackward Add BiasGradient Loss Correct "
+    "Drop"
+).split()
 pytestmark = pytest.mark.skipif(not native.built(), reason="the native kernels are not built")
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_fields_are_written_and_read_by_name(name):
-    structure = getattr(native.extension(), name)
+    structure = attrgetter(name)(native.extension())
     given = {field: i + 1 for i, field in enumerate(STRUCTURES[name].split())}
     for order in (list(given), list(reversed(given))):
         made = structure(**{field: given[field] for field in order})
@@ -38,13 +46,31 @@ def test_fields_are_written_and_read_by_name(name):
 
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_a_missing_field_an_unknown_one_and_one_without_a_name_are_refused(name):
-    structure = getattr(native.extension(), name)
+    structure = attrgetter(name)(native.extension())
     given = dict.fromkeys(STRUCTURES[name].split(), 1)
     for wrong in (dict(list(given.items())[:-1]), given | {"colour": 1}, {}):
         with pytest.raises(TypeError):
             structure(**wrong)
     with pytest.raises(TypeError):
         structure(*given.values())
+
+
+@pytest.mark.parametrize("name", [*STEPS, "Pass", "Direction", "Conv", "Program"])
+def test_parts_of_programs_need_all_of_their_fields(name):
+    part = getattr(native.extension().program, name)
+    for wrong in ({}, {"x": 0}, {"colour": 1}):
+        with pytest.raises(TypeError):
+            part(**wrong)
+
+
+def test_all_steps_are_steps_and_take_their_fields_by_name():
+    program = native.extension().program
+    assert all(issubclass(getattr(program, name), program.Step) for name in STEPS)
+    found = {name for name, made in vars(program).items() if isinstance(made, type) and name != "Step"}
+    assert {name for name in found if issubclass(getattr(program, name), program.Step)} == set(STEPS)
+    program.Add(size=1, y=2, b=3, a=4)
+    with pytest.raises(TypeError):
+        program.Add(1, 2, 3, 4)
 
 
 def test_the_planes_of_a_plan_are_made_once_and_have_its_fields():

@@ -36,7 +36,7 @@ def test_training_is_that_of_autograd(how):
             here = F.cross_entropy(theirs(x), y)
             here.backward()
             sgd.step()
-            total += float(here) * len(y)
+            total += here.item() * len(y)
         assert loss == pytest.approx(total / 37, rel=1e-5)
     for (name, a), b in zip(ours.state_dict().items(), theirs.state_dict().values(), strict=True):
         assert torch.allclose(a, b, rtol=1e-4, atol=1e-6), name

@@ -367,6 +367,17 @@ def test_a_flag_stops_before_the_next_batch():
     assert_same(mine, model)
 
 
+@pytest.mark.parametrize("name", ["batch norm", "dropouts"])
+def test_tests_before_and_after_a_training_are_those_on_their_own(name):
+    graph, model = made(name)
+    mine, before, test = model.clone(), model.clone(), batches(samples(graph, 35, seed=4), 16)
+    given, how = batches(samples(graph, 24), 10), Training(lr=0.2, momentum=0.9, seeds=seeds(graph))
+    right = Session(graph).train(mine, given, how, test).right
+    assert right == tuple(Session(graph).evaluate(one, test) for one in (model, mine))
+    Session(graph).train(before, given, how)
+    assert_same(mine, before)  # testing changes nothing
+
+
 def test_a_profile_changes_nothing():
     graph, model = made("batch norm")
     before = model.clone()
