@@ -42,10 +42,13 @@ def test_every_kernel_has_a_configuration(rows):
     assert set(found) == {row["kernel"] for row in rows}
 
 
+COMPOSED = {"grow"}  # made of the kernels of another operation: select, layer by layer
+
+
 def test_every_operation_has_a_kernel(rows):
     aot.configs()
     registered = {op for op, backend in registry._implementations if backend == "triton"}
-    assert registered == {row["op"] for row in rows}
+    assert registered - COMPOSED == {row["op"] for row in rows}
 
 
 def test_only_configurations_are_launched():

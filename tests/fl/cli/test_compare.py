@@ -147,7 +147,7 @@ def test_who_fails_is_named_and_leaves_the_others_alone(tiny_file, tmp_path, mon
         "--algorithms", "broken,beer,wild=da_dpfl,odd=da_dpfl,da_dpfl",
         "--set", "topology.kind=ring", "--set", "topology.redraw=true", "--set", "num_rounds=2",
         "--set", "wild:training.lr=1e30",
-        "--set", "odd:num_clients=5", "--set", "odd:topology.kind=regular", "--set", "odd:topology.degree=3",
+        "--set", "odd:data.train_per_client=100000",
         "--out", path, "--workers", 1,
     ]  # fmt: skip
     done = sparsefl("compare", tiny_file, *arguments)
@@ -156,7 +156,7 @@ def test_who_fails_is_named_and_leaves_the_others_alone(tiny_file, tmp_path, mon
         "broken": "TypeError: nobody expected this",
         "beer": "topology.redraw: expected a fixed graph for beer",
         "wild": "lower training.lr",
-        "odd": "topology: expected clients x degree even in a regular graph",
+        "odd": "data: expected at most",
     }
     table, _, _ = done.output.partition("Target accuracy")
     for name, why in reasons.items():

@@ -59,7 +59,7 @@ def test_who_leaves_early_stops_the_others(setting):
 
     def work(worker, k, task):
         if k:
-            while not worker._stopped():
+            while not worker._stop.is_set():
                 time.sleep(0.001)
             stopped.append(k)
             raise Stopped
@@ -126,7 +126,7 @@ def test_the_first_error_is_raised_and_the_others_stop(setting):
             raise ValueError("client 1 has a problem")
         until = time.monotonic() + 30
         while time.monotonic() < until:
-            if worker._stopped():
+            if worker._stop.is_set():
                 stopped.append(k)
                 raise Stopped
             time.sleep(0.001)
@@ -143,7 +143,7 @@ def test_an_interrupt_stops_the_workers(setting):
 
     def work(worker, k, task):
         entered.set()
-        while not worker._stopped():
+        while not worker._stop.is_set():
             time.sleep(0.001)
         raise Stopped
 

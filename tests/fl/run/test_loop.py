@@ -61,7 +61,7 @@ def test_an_optimizer_was_made_before_the_first_round(tiny, tmp_path, monkeypatc
         lambda self, *a, **o: (events.append("optimizer"), real(self, *a, **o))[1],
     )
     listener = type("Ear", (runs.Listener,), {"round_started": lambda self, t: events.append(t)})()
-    runs.start(tiny("num_rounds=1"), tmp_path / "run", Options(2, listener))
+    runs.start(tiny("num_rounds=1", "training.path=layers"), tmp_path / "run", Options(2, listener))
     assert events[:3] == ["optimizer", "optimizer", 0]  # one per worker
 
 
