@@ -30,7 +30,12 @@ def test_a_program_that_uses_fl(tmp_path):
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "program.py"]
     environment = {**os.environ, "MYPYPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    told = [line.partition(": ")[2] for line in done.stdout.splitlines() if "defined in" not in line]
+    lines = [
+        line
+        for line in done.stdout.splitlines()
+        if line.startswith("program.py") and "defined in" not in line
+    ]
+    told = [line.partition(": ")[2] for line in lines]
     assert told == [
         'note: Revealed type is "fl.run.result.Result"',
         'note: Revealed type is "sparse_engine.model.model.Model"',
