@@ -134,7 +134,7 @@ class _Network:
         return [model.values, *(model.rest[a : a + n] for a, n in self.graph.trained)]
 
     def gradients(self) -> list[Tensor]:
-        dense = [self.weights[name].grad.reshape(-1) for name in self.model.layout.names]  # type: ignore[union-attr]
+        dense = [self.weights[name].grad.reshape(-1) for name in self.model.layout.names]  # type: ignore[union-attr]  # after backward
         packed = torch.cat(dense)[self.masks] if dense else self.values
         return [packed, *(self._grest[a : a + n] for a, n in self.graph.trained)]
 

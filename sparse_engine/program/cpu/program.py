@@ -7,8 +7,8 @@ from typing import Any
 
 from sparse_engine.choice import plan
 from sparse_engine.program import steps
+from sparse_engine.program.cpu import lists
 from sparse_engine.program.cpu.convs import ConvPlan, Kernels
-from sparse_engine.program.cpu.lists import Lists
 from sparse_engine.program.cpu.memory import Buffer, Places, Planned, place
 from sparse_engine.program.steps import Graph
 from sparsefl.kernels.native import extension
@@ -53,7 +53,7 @@ class CpuProgram:
     @cached_property
     def planned(self) -> dict[str, list[Planned]]:
         """The steps of every mode."""
-        return {mode: Lists(self.graph, self.convs, self.lanes, mode).make() for mode in MODES}
+        return {mode: lists.make(self.graph, self.convs, self.lanes, mode) for mode in MODES}
 
     @cached_property
     def places(self) -> dict[str, Places]:
@@ -61,9 +61,9 @@ class CpuProgram:
 
     @cached_property
     def native(self) -> Any:
-        lists = {mode: self.planned[mode] for mode in MODES}  # directions are known from here on
+        planned = {mode: self.planned[mode] for mode in MODES}  # directions are known from here on
         convs = {id(conv): conv.native() for conv in self.convs.values()}
-        made = {mode: [self._made(step, mode, convs) for step in lists[mode]] for mode in MODES}
+        made = {mode: [self._made(step, mode, convs) for step in planned[mode]] for mode in MODES}
         layout = self.graph.layout
         return extension().program.Program(
             lanes=self.lanes,

@@ -1,0 +1,100 @@
+"""The native steps of a convolution: planes, forward, and the gradients of bias, weight and input."""
+
+from sparse_engine.program import steps
+from sparse_engine.program.cpu.convs import ConvPlan
+from sparse_engine.program.cpu.listing import NONE, List
+from sparse_engine.program.cpu.memory import Buffer
+
+
+def forward(made: List, i: int, step: steps.Conv) -> None:
+    plan, kernel = made.convs[i], made.convs[i].kernels.forward
+    x, y = made.value[step.x], made.new(step.y)
+    made.value[step.y] = y
+    bias = NONE if step.bias is None else step.bias
+    if kernel == "winograd":
+        scratch = Buffer(plan.weights, "weight")
+        how = {"images": plan.images("forward"), "filter": plan.filter("forward")}
+        made.add("Winograd", conv=plan, **how, x=x, y=y, scratch=scratch, bias=bias)
+    else:
+        planes = _planes(made, plan, x)
+        direction = plan.direction("forward", kernel)
+        scratch = Buffer(_ordered(plan, "forward", kernel), "ordered weights")
+        fields = {"planes": planes, "y": y, "scratch": scratch, "bias": bias}
+        made.add("ConvApply", conv=plan, direction=direction, **fields)
+    if step.relu:
+        made.add("Relu", x=y, other=NONE, y=y, size=made.size(step.y))
+
+
+def _planes(made: List, plan: ConvPlan, x: Buffer) -> Buffer:
+    """The input of a convolution in planes. Backward makes them again: kept from the forward pass, they would
+    be a third of a training's memory."""
+    if plan.forward.planes.is_input:
+        return x
+    planes = Buffer(plan.forward.planes.size, f"planes of {plan.step.name}")
+    made.add("ToPlanes", planes=plan.forward.planes.native, x=x, to=planes)
+    return planes
+
+
+def _ordered(plan: ConvPlan, way: str, kernel: str) -> int:
+    """Floats of the weights in the order of a direction."""
+    rows = plan.step.geometry.out_channels if way == "forward" else plan.step.geometry.in_channels
+    if kernel == "dense":
+        return -(-rows // 3) * 3 * (plan.weights // rows)
+    return plan.weights if way == "backward" else 0
+
+
+def backward(made: List, i: int, step: steps.Conv) -> None:
+    plan = made.convs[i]
+    dy = made.masked(step) if step.relu else made.gradient[step.y]
+    if made.mode == "train" and step.bias is not None:
+        channels = step.geometry.out_channels
+        made.add("BiasGradient", dy=dy, channels=channels, size=made.size(step.y) // channels, bias=step.bias)
+    if made.mode == "train" or step.weight.segment is not None:
+        _weight_gradient(made, step, plan, dy)
+    if made.needed[0]:
+        dx = made.new(step.x, "gradient")
+        _input_gradient(made, plan, dy, dx)
+        made.contribute(step.x, dx)
+
+
+def _weight_gradient(made: List, step: steps.Conv, plan: ConvPlan, dy: Buffer) -> None:
+    grow = made.mode == "grow"
+    kernel = plan.kernels.growth if grow else plan.kernels.weight_gradient
+    x, direction = made.value[step.x], NONE
+    if kernel != "winograd":
+        x = _planes(made, plan, x)
+        direction = plan.direction("forward", "sparse" if kernel == "sparse" else "offsets")
+    words = -(-plan.weights // 64)
+    size = {"sparse": 0}.get(kernel, -(-plan.weights // 16) * 16 + (4 * words if grow else 0))
+    made.add(
+        "WeightGradient",
+        conv=plan,
+        kernel=plan.kernel_number(kernel),
+        direction=direction,
+        images=plan.images("forward"),
+        tiles=plan.tiles,
+        x=x,
+        dy=dy,
+        scratch=Buffer(size, f"gradient of {step.weight.name}"),
+        grow=grow,
+    )
+
+
+def _input_gradient(made: List, plan: ConvPlan, dy: Buffer, dx: Buffer) -> None:
+    kernel = plan.kernels.input_gradient
+    if plan.scatters:
+        direction = plan.direction("forward", "sparse")
+        made.add("LinearInputGradient", conv=plan, direction=direction, dy=dy, dx=dx)
+    elif kernel == "winograd":
+        scratch = Buffer(plan.weights, "weight")
+        how = {"images": plan.images("backward"), "filter": plan.filter("backward")}
+        made.add("Winograd", conv=plan, **how, x=dy, y=dx, scratch=scratch, bias=NONE)
+    else:
+        planes = dy
+        if not plan.backward.planes.is_input:
+            planes = Buffer(plan.backward.planes.size, "planes of a gradient")
+            made.add("ToPlanes", planes=plan.backward.planes.native, x=dy, to=planes)
+        direction = plan.direction("backward", kernel)
+        scratch = Buffer(_ordered(plan, "backward", kernel), "ordered weights")
+        fields = {"planes": planes, "y": dx, "scratch": scratch, "bias": NONE}
+        made.add("ConvApply", conv=plan, direction=direction, **fields)
