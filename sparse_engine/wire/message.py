@@ -20,7 +20,7 @@ import torch
 from sparse_engine.model.model import Layout, Model
 from sparse_engine.wire import form as forms
 from sparse_engine.wire import header as headers
-from sparse_engine.wire import masks
+from sparse_engine.wire import masks, whole
 from sparse_engine.wire import values as value_codecs
 from sparse_engine.wire.header import VALUES, VERSION, Header, Values, WireError, expect
 from sparse_engine.wire.values import Bytes, as_bytes, from_bytes
@@ -68,6 +68,10 @@ def encode(
     >>> torch.equal(se.wire.decode(blob, like=model).values, model.values)
     True
     """
+    if values == "fp32" and known is residual is mask is None and pack:
+        _check_numbers(sender, round)
+        if (blob := whole.encode(state, sender, round)) is not None:
+            return blob
     message = _message(state, sender, round, values, known, residual, mask, pack)
     message.sent(residual)
     return b"".join(part.data for part in message.parts)
@@ -193,8 +197,7 @@ def _message(
     mask: masks.Codec | None,
     pack: bool,
 ) -> _Message:
-    if not (0 <= sender < 2**32 and 0 <= round < 2**32):
-        raise ValueError(f"expected a sender and a round from 0 to {2**32 - 1}, got {sender} and {round}")
+    _check_numbers(sender, round)
     codec, form, before = _codec(values), forms.form(state.layout), _known(known, state.layout)
     state = _with_lost(state.to(_CPU), None if residual is None else residual.state)
     chosen, mask_section = _mask(state.bitmap, before, mask)
@@ -212,6 +215,11 @@ def _message(
     who = form.fingerprint, builds_on, sender, round
     header = Header(*how, *who, *(section.size for section in sections))
     return _Message([headers.write(header, sections), *sections], lost)
+
+
+def _check_numbers(sender: int, round: int) -> None:
+    if not (0 <= sender < 2**32 and 0 <= round < 2**32):
+        raise ValueError(f"expected a sender and a round from 0 to {2**32 - 1}, got {sender} and {round}")
 
 
 def _mask(bitmap: Bitmap, known: Bitmap | None, wanted: masks.Codec | None) -> tuple[masks.Codec, Bytes]:

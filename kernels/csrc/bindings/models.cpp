@@ -14,6 +14,11 @@ void bind_models(nb::module_& m) {
 #define FIELD(name) SPARSE_FIELD(Packed, name)
   bind_structure(m, "Packed", FIELD(words), FIELD(values), FIELD(nnz));
 #undef FIELD
+#define FIELD(name) SPARSE_FIELD(Message, name)
+  bind_structure(m, "Message", FIELD(words), FIELD(stored), FIELD(segments), FIELD(weights), FIELD(num_weights),
+                 FIELD(vectors), FIELD(num_vectors), FIELD(integers), FIELD(num_integers), FIELD(fingerprint),
+                 FIELD(sender), FIELD(round));
+#undef FIELD
 }
 
 // Models come as a list of numbers, three a model: words, values, nnz. nanobind would fill a std::vector argument where

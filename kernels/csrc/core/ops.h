@@ -3,6 +3,7 @@
 #pragma once
 #include <stdint.h>
 
+#include "bytes/message.h"
 #include "layers/conv.h"
 #include "layers/shapes.h"
 #include "models/models.h"
@@ -29,6 +30,7 @@ using sparsefl::ConvPattern;
 using sparsefl::ConvPlanes;
 using sparsefl::ConvWeights;
 using sparsefl::Dropout;
+using sparsefl::Message;
 using sparsefl::Moves;
 using sparsefl::NormShape;
 using sparsefl::Packed;
