@@ -1,5 +1,7 @@
 """Plain torch: the specification of the mask-weighted average."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -18,3 +20,11 @@ def masked_average(mask: Bitmap, models: list[Packed], out: Tensor) -> None:
         count += support
     mean = total / count.clamp(min=1)
     out.copy_(mean[dense_mask(mask.words, mask.segments)])
+
+
+@register("mean", "reference")
+def mean(tensors: Sequence[Tensor], out: Tensor) -> None:
+    out.copy_(tensors[0])
+    for x in tensors[1:]:
+        out.add_(x)
+    out.div_(len(tensors))

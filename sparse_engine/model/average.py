@@ -13,13 +13,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import reduce
 
+import numpy as np
 import torch
 
 from sparse_engine.model.model import Model
 from sparsefl.kernels import bitmap as bitmaps
 from sparsefl.kernels.drift import drift as drift_of_weights
 from sparsefl.kernels.layout import Bitmap, Packed
-from sparsefl.kernels.masked_average import masked_average
+from sparsefl.kernels.masked_average import masked_average, mean
 
 
 def average(own: Model, neighbours: Iterable[Model], mask: Bitmap | Model | None = None) -> Model:
@@ -47,10 +48,8 @@ def average(own: Model, neighbours: Iterable[Model], mask: Bitmap | Model | None
         mask = mask.bitmap
     bitmap = own.bitmap if mask is None else mask
     values = masked_average(bitmap, [model.packed for model in models])
-    rest = own.rest.clone()
-    for model in models[1:]:
-        rest.add_(model.rest)
-    return Model(own.layout, bitmap, values, rest.div_(len(models)), own.integers.clone())
+    rest = mean([model.rest for model in models])
+    return Model(own.layout, bitmap, values, rest, own.integers.clone())
 
 
 def weighted_average(states: Sequence[Model], weights: Sequence[float]) -> Model:
@@ -98,10 +97,11 @@ def drift(a: Model, b: Model, squared: bool = False) -> float:
     (0.0, True)
     """
     same_layout(a, b, "b")
-    others = (a.rest.double() - b.rest.double()).split(a.layout.float_sizes)
-    rest = [torch.linalg.vector_norm(x).view(1) for x in others]
-    norms = torch.cat([drift_of_weights(a.packed, b.packed), *rest])
-    return float(norms.square().sum() if squared else norms.sum())
+    norms = drift_of_weights(a.packed, b.packed).numpy()
+    if len(a.layout.float_starts):
+        d = np.subtract(a.rest.cpu().numpy(), b.rest.cpu().numpy(), dtype=np.float64)
+        norms = np.concatenate([norms, np.sqrt(np.add.reduceat(d * d, a.layout.float_starts))])
+    return float((norms * norms).sum() if squared else norms.sum())
 
 
 def same_layout(own: Model, other: Model, name: str) -> None:

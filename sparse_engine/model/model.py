@@ -10,12 +10,14 @@ model from an nn.Module and writes it back.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sparse_engine.model.pattern import Pattern
@@ -70,6 +72,12 @@ class Layout:
     def float_sizes(self) -> list[int]:
         """How many numbers each of `floats` has, in the order of `Model.rest`."""
         return [prod(entry.shape) for entry in self.floats]
+
+    @cached_property
+    def float_starts(self) -> NDArray[np.int64]:
+        """Where those of `floats` that have numbers begin in `Model.rest`."""
+        sizes = np.array(self.float_sizes, np.int64)
+        return (sizes.cumsum() - sizes)[sizes > 0]
 
     @cached_property
     def num_floats(self) -> int:
@@ -142,6 +150,31 @@ class Model:
     integers: Tensor
 
     def __post_init__(self) -> None:
+        if not self._fits():
+            self._refuse()
+
+    def _fits(self) -> bool:
+        """All that `_refuse` checks, fast: a client's turn makes several models."""
+        layout, bitmap, values, rest, integers = (
+            self.layout, self.bitmap, self.values, self.rest, self.integers
+        )  # fmt: skip
+        device = bitmap.words.device
+        return (
+            (bitmap.segments is layout.segments or bitmap.segments.sizes == layout.segments.sizes)
+            and values.shape == (bitmap.nnz,)
+            and rest.shape == (layout.num_floats,)
+            and values.dtype == rest.dtype == torch.float32
+            and integers.dtype == torch.int64
+            and integers.numel() == layout.num_integers
+            and values.is_contiguous()
+            and rest.is_contiguous()
+            and integers.is_contiguous()
+            and values.device == device
+            and rest.device == device
+            and integers.device == device
+        )
+
+    def _refuse(self) -> None:
         sizes = self.layout.segments.sizes
         if self.bitmap.segments.sizes != sizes:
             raise ValueError(f"expected a bitmap of sizes {sizes}, got {self.bitmap.segments.sizes}")
@@ -204,7 +237,7 @@ class Model:
 
     def with_values(self, values: Tensor) -> "Model":
         """Return this model with other values on the same pattern. Everything else is shared."""
-        return replace(self, values=values)
+        return Model(self.layout, self.bitmap, values, self.rest, self.integers)
 
     def with_pattern(self, bitmap: Bitmap) -> "Model":
         """Return this model on another pattern: values where both store the entry, 0 where it is new."""
@@ -221,8 +254,8 @@ class Model:
 
     def clone(self) -> "Model":
         """Return a copy; the pattern, which nobody writes, is shared."""
-        values, rest, integers = (x.clone() for x in (self.values, self.rest, self.integers))
-        return replace(self, values=values, rest=rest, integers=integers)
+        own = (x.clone() for x in (self.values, self.rest, self.integers))
+        return Model(self.layout, self.bitmap, *own)
 
     def __repr__(self) -> str:
         stored = f"{self.bitmap.nnz:,} of {self.bitmap.segments.numel:,} stored (density {self.density:.4f})"

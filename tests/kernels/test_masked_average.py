@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sparsefl.kernels import bitmap, use_backend, use_threads
 from sparsefl.kernels.layout import Packed
-from sparsefl.kernels.masked_average import masked_average
+from sparsefl.kernels.masked_average import masked_average, mean
 
 
 def models(sizes, densities, seed=0):
@@ -91,3 +91,42 @@ def test_bad_input_is_refused():
         masked_average(own.bitmap, [own, Packed(own.bitmap, own.values.double())])
     with pytest.raises(ValueError, match="out of its own"):
         masked_average(own.bitmap, [own], out=own.values)
+
+
+@pytest.mark.parametrize("variant", variants("masked_average"))
+@pytest.mark.parametrize("n", [0, 1, 15, 16, 17, 1023, (1 << 14) + 3, 1 << 15])
+@pytest.mark.parametrize("count", [1, 2, 11])
+def test_plain_mean(variant, n, count):
+    given = [randn(n, seed=j) for j in range(count)]
+    wanted = sum(x.double() for x in given) / count
+    with use_backend(variant):
+        found = mean(given)
+        assert_close(found, wanted, terms=count)
+        with use_threads(3):
+            assert torch.equal(mean(given), found)
+
+
+@pytest.mark.parametrize("variant", variants("masked_average", without=["reference"]))
+def test_plain_mean_has_the_bits_of_torch(variant):
+    given = [randn(999, seed=j) for j in range(7)]
+    wanted = given[0].clone()
+    for x in given[1:]:
+        wanted += x
+    with use_backend(variant):
+        assert torch.equal(mean(given), wanted / 7)
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ([], "at least one tensor"),
+        ([torch.zeros(3), torch.zeros(4)], "one shape"),
+        ([torch.zeros(3), torch.zeros(3).double()], "one dtype"),
+        ([torch.zeros(3, 1)], "1-D"),
+        ([torch.zeros(6)[::2]], "contiguous"),
+        ([torch.zeros(3, dtype=torch.int64)], "dtype"),
+    ],
+)
+def test_plain_mean_refuses(given, match):
+    with pytest.raises(ValueError, match=match):
+        mean(given)

@@ -193,6 +193,20 @@ void average(const uint64_t* mask, int64_t lo, int64_t hi, Stream* streams, int 
 
 }  // namespace
 
+// In the order given, whatever the number of threads.
+void mean(const float* const* x, int count, float* out, int64_t n, int threads) {
+  constexpr int64_t SHARE = 1 << 14;
+  const vf divisor = splat(float(count));
+  parallel_for((n + SHARE - 1) / SHARE, threads, [&](int64_t share) {
+    const int64_t end = (share + 1) * SHARE < n ? (share + 1) * SHARE : n;
+    for (int64_t i = share * SHARE; i < end; i += W) {
+      vf sum = load_until(x[0] + i, x[0] + end);
+      for (int j = 1; j < count; j++) sum += load_until(x[j] + i, x[j] + end);
+      store_until(out + i, sum / divisor, out + end);
+    }
+  });
+}
+
 void masked_average(const uint64_t* mask, int64_t num_words, const Packed* models, int num_models, float* out,
                     int64_t n, int threads) {
   const int64_t chunks = threads > 1 ? (num_words + CHUNK - 1) / CHUNK : 1;
