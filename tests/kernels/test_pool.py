@@ -64,6 +64,10 @@ def compare_adaptive(size, x, threads=1):
 
 WINDOWS = [
     Window.of(2),
+    Window.of(2, 1),
+    Window.of(2, 3),  # inputs between windows are in none
+    Window.of(3),
+    Window.of((1, 4)),
     Window.of(3, 2),
     Window.of(3, 2, 1),
     Window.of(3, 1, 1),
@@ -73,7 +77,7 @@ WINDOWS = [
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
-@pytest.mark.parametrize("batch", [1, 7, 16, 33, 64])
+@pytest.mark.parametrize("batch", [1, 7, 16, 18, 33, 64])
 def test_windows_and_batches(window, batch):
     x = image((5, 9, 8, batch))
     compare_max(window, x)
@@ -91,9 +95,11 @@ def test_a_nan_wins():
     x[1, 2, 3, 4] = torch.nan
     for backend in ALL:
         with use_backend(backend):
-            y = pool.max_pool(Window.of(3, 2, 1), x).y
-            expected = F.max_pool2d(nchw(x), 3, 2, 1).permute(1, 2, 3, 0)
-            torch.testing.assert_close(y.double(), expected, equal_nan=True, rtol=0, atol=0)
+            for window in (Window.of(3, 2, 1), Window.of(2)):
+                y = pool.max_pool(window, x).y
+                expected = F.max_pool2d(nchw(x), window.kernel, window.stride, window.padding)
+                expected = expected.permute(1, 2, 3, 0)
+                torch.testing.assert_close(y.double(), expected, equal_nan=True, rtol=0, atol=0)
 
 
 def test_a_window_of_more_than_256_taps():
@@ -129,8 +135,9 @@ def test_any_geometry(data):
     compare_adaptive(data.draw(pair(1, 9)), x, threads)
 
 
-def test_threads_do_not_change_a_bit():
-    x, window = image((9, 11, 10, 40)), Window.of(3, 2, 1)
+@pytest.mark.parametrize("window", [Window.of(3, 2, 1), Window.of(2)], ids=str)
+def test_threads_do_not_change_a_bit(window):
+    x = image((9, 11, 10, 40))
     results = []
     for threads in (1, 2, 3):
         with use_threads(threads):

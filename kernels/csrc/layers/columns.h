@@ -29,6 +29,10 @@ inline vi load_bytes(const uint8_t* p) {
 #endif
 }
 inline void store_bytes(uint8_t* p, vi v) {
+#if defined(__AVX512F__)
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_maskz_cvtepi32_epi8(ALL, (__m512i)v));
+  return;
+#endif
   const vb bytes = __builtin_convertvector(v, vb);
   memcpy(p, &bytes, W);
 }
