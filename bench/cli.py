@@ -138,10 +138,16 @@ def models(
         if cpu_time and threads > 1:
             raise ConfigError("--cpu-time: expected --threads 1, whose time it is, got more")
         clock = time.process_time if cpu_time else time.perf_counter
-        how = {"threads": threads, "repeats": times, "clock": clock, "memory": not quick}
+        how = {
+            "threads": threads,
+            "repeats": times,
+            "clock": clock,
+            "memory": not quick,
+            "compiled": not quick,
+        }
         rows = work.run(chosen, batches, densities, **how)
         columns = {"model": "", "batch": "", "density": "", "name": "", "median_ms": ".1f",
-                   "times_ours": ".2f"}  # fmt: skip
+                   "times_ours": ".2f", "skipped": ""}  # fmt: skip
         found = list(running.shown(rows, work.told))
         return running.finish(
             found,

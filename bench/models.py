@@ -2,7 +2,8 @@
 
 Ours is a step of the network as a program (se.compile), as runs take it.
 
-vs_dense      the faster of PyTorch's contiguous and channels-last steps, over ours
+vs_dense      the fastest float32 step of dense PyTorch (bench/dense.py: layouts, torch.compile), over ours
+vs_best       the fastest of all, with bf16 autocast too: below 1 it beats ours
 vs_masked     dense PyTorch that multiplies weights and gradients by masks (as the authors do), over ours
 vs_layers     the sparse network layer by layer, with autograd, over ours
 realisation   vs_dense / (dense FLOP / sparse FLOP): 1 when every saved FLOP is a saved moment
@@ -27,6 +28,8 @@ import sparse_engine as se
 from sparse_engine.program.batches import Batches, Data, Training
 from sparse_engine.program.capture import capture
 from sparse_engine.program.cpu.session import Session
+from sparsefl.bench import dense
+from sparsefl.bench.dense import DECAY, RATE
 from sparsefl.bench.running import seconds
 from sparsefl.bench.timing import take_turns
 from sparsefl.kernels import use_threads
@@ -35,7 +38,6 @@ MODELS = {"resnet18": (10, (3, 32, 32)), "vgg11": (100, (3, 32, 32)), "alexnet":
 DENSITIES = (0.5, 0.35, 0.2, 0.1)
 BATCHES = (32, 128)
 RIVALS = {"layers": "vs_layers", "masked torch": "vs_masked"}
-RATE, DECAY = 1e-4, 5e-4
 QUICK = (("vgg11",), (32,), (0.5, 0.2))  # networks, batches and densities of a look: seconds
 
 
@@ -48,40 +50,50 @@ def run(
     repeats: int,
     clock: Callable[[], float] = time.perf_counter,
     memory: bool = True,
+    compiled: bool = True,
 ) -> Iterator[dict[str, Any]]:
+    """A row per network, batch, density and contestant; one that cannot run says why in `skipped`.
+
+    compiled: with torch.compile among the rivals, which takes minutes to compile.
+    """
     torch.set_num_threads(threads)
     with use_threads(threads):
         for name in names:
             for batch in batches:
+                torch.manual_seed(0)
+                classes, shape = MODELS[name]
+                images, labels = torch.randn(batch, *shape), torch.randint(0, classes, (batch,))
+                rivals = dense.rivals(name, classes, images, labels, compiled=compiled)
                 for density in densities:
-                    yield from _rows(name, batch, density, repeats, clock, memory)
+                    yield from _rows(name, images, labels, density, rivals, repeats, clock, memory)
 
 
 def _rows(
-    name: str, batch: int, density: float, repeats: int, clock: Callable[[], float], memory: bool
+    name: str,
+    images: Tensor,
+    labels: Tensor,
+    density: float,
+    rivals: dense.Rivals,
+    repeats: int,
+    clock: Callable[[], float],
+    memory: bool,
 ) -> Iterator[dict[str, Any]]:
-    classes, shape = MODELS[name]
+    (classes, shape), batch = MODELS[name], len(labels)
     torch.manual_seed(0)
     sparse = se.sparsify(se.models.by_name(name, num_classes=classes), density=density, seed=0)
-    images, labels = torch.randn(batch, *shape), torch.randint(0, classes, (batch,))
     _check(sparse, images)
     _check_step(sparse, images, labels)
     contestants = {"program": program_step(sparse, images, labels)[0]}
     contestants["layers"] = layers_step(copy.deepcopy(sparse), images, labels)
-    for layout in (torch.contiguous_format, torch.channels_last):
-        dense = se.to_dense(sparse).to(memory_format=layout)
-        key = "torch" if layout == torch.contiguous_format else "torch channels_last"
-        contestants[key] = dense_step(dense, images.to(memory_format=layout), labels, None)
+    contestants |= rivals.steps
     contestants["masked torch"] = dense_step(se.to_dense(sparse), images, labels, se.masks(sparse))
     timings = take_turns(contestants, repeats=repeats, burst=1, clock=clock)
     ours = timings["program"].median
     flops = se.count_flops(sparse, shape)
     peaks = peak_memory(name, batch, density) if memory else {}
+    case = {"model": name, "batch": batch, "density": density}
     for who, timing in timings.items():
-        yield {
-            "model": name,
-            "batch": batch,
-            "density": density,
+        yield case | {
             "name": who,
             "median_ms": timing.median * 1e3,
             "spread": timing.spread,
@@ -89,6 +101,7 @@ def _rows(
             "flop_ratio": flops.dense_step / flops.sparse_step,
             "memory_ratio": peaks[who] / peaks["dense"] if who in peaks else None,
         }
+    yield from (case | {"name": who, "skipped": why} for who, why in rivals.skipped.items())
 
 
 def program_step(
@@ -166,19 +179,23 @@ def _numbers(model: se.Model) -> Tensor:
 
 def told(row: dict[str, Any]) -> str:
     """A row in a line, for progress."""
-    case = f"{row['model']}, batch {row['batch']}, density {row['density']:g}"
-    return f"{case}: {row['name']} {seconds(row['median_ms'])}"
+    case = f"{row['model']}, batch {row['batch']}, density {row['density']:g}: {row['name']}"
+    return f"{case} skipped: {row['skipped']}" if "skipped" in row else f"{case} {seconds(row['median_ms'])}"
 
 
 def summarise(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
     summary: dict[str, dict[str, dict[str, float]]] = {}
     for row in rows:
+        if "skipped" in row:
+            continue
         cell = summary.setdefault(f"{row['model']}, batch {row['batch']}", {}).setdefault(
             str(row["density"]), {}
         )
         if row["memory_ratio"] is not None:
             cell["memory" if row["name"] == "program" else "memory_layers"] = row["memory_ratio"]
-        if row["name"] in ("torch", "torch channels_last"):
+        if row["name"].startswith("torch"):
+            cell["vs_best"] = min(cell.get("vs_best", float("inf")), row["times_ours"])
+        if row["name"].startswith("torch") and not row["name"].endswith(dense.BF16):
             cell["vs_dense"] = min(cell.get("vs_dense", float("inf")), row["times_ours"])
             cell["realisation"] = cell["vs_dense"] / row["flop_ratio"]
         elif row["name"] in RIVALS:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import sparse_engine as se
-from sparsefl.bench import layers, models, report
+from sparsefl.bench import dense, layers, models, report
 
 
 @pytest.fixture(autouse=True)
@@ -40,14 +40,52 @@ def test_with_kernels_the_choice_is_compared_with_the_best_of_them():
 
 def test_models_give_realisation(monkeypatch):
     monkeypatch.setitem(models.MODELS, "small_cnn", (10, (3, 8, 8)))
-    rows = list(models.run(("small_cnn",), (4,), (0.5,), threads=1, repeats=1, memory=False))
+    how = {"threads": 1, "repeats": 1, "memory": False, "compiled": False}
+    rows = list(models.run(("small_cnn",), (4,), (0.5,), **how))
     (cell,) = models.summarise(rows)["small_cnn, batch 4"].values()
     assert cell["realisation"] == pytest.approx(cell["vs_dense"] / rows[0]["flop_ratio"])
-    names = {"program", "layers", "torch", "torch channels_last", "masked torch"}
-    assert {row["name"] for row in rows} == names
-    assert cell.keys() == {"vs_dense", "realisation", "vs_layers", "vs_masked"}
+    dense = {"torch", "torch channels_last", "torch bf16", "torch channels_last bf16"}
+    assert {row["name"] for row in rows} == {"program", "layers", "masked torch"} | dense
+    assert cell.keys() == {"vs_dense", "vs_best", "realisation", "vs_layers", "vs_masked"}
     by_name = {row["name"]: row["median_ms"] for row in rows}
     assert cell["vs_layers"] == pytest.approx(by_name["layers"] / by_name["program"])
+
+
+def test_the_summary_of_models_by_hand():
+    """bf16 is no float32: it counts for the best of all alone. What was skipped counts nowhere."""
+    times = {"program": 1.0, "torch": 4.0, "torch compiled": 3.0, "torch bf16": 0.5, "layers": 2.0}
+    case = {"model": "m", "batch": 1, "density": 0.5}
+    rows = [
+        case | {"name": who, "times_ours": ms, "flop_ratio": 2.0, "memory_ratio": None}
+        for who, ms in times.items()
+    ]
+    rows.append(case | {"name": "torch compiled bf16", "skipped": "no compiler"})
+    wanted = {"vs_dense": 3.0, "realisation": 1.5, "vs_best": 0.5, "vs_layers": 2.0}
+    assert models.summarise(rows) == {"m, batch 1": {"0.5": wanted}}
+    assert models.told(rows[-1]).endswith("torch compiled bf16 skipped: no compiler")
+
+
+def test_a_machine_without_a_compiler_says_so(monkeypatch):
+    def refused(net, **how):
+        def call(x):
+            raise RuntimeError("no compiler\nhere")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", refused)
+    images, labels = torch.randn(4, 3, 8, 8), torch.arange(4)
+    found = dense.rivals("small_cnn", 10, images, labels)
+    assert found.skipped.keys() == {"torch compiled", "torch compiled bf16"}
+    assert set(found.skipped.values()) == {"torch.compile: RuntimeError: no compiler"}
+    assert len(found.steps) == 4
+
+
+def test_a_rival_that_computes_something_else_gets_no_time():
+    dense.check("torch bf16", [2.0, 1.0], [2.05, 1.0])
+    with pytest.raises(AssertionError, match="torch compiled: expected the losses"):
+        dense.check("torch compiled", [2.0, 1.0], [2.05, 1.0])
+    with pytest.raises(AssertionError, match="torch bf16: expected"):
+        dense.check("torch bf16", [float("nan"), 1.0], [2.0, 1.0])
 
 
 def test_a_wrong_step_of_a_program_gets_no_time(monkeypatch):
