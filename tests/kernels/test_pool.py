@@ -84,6 +84,27 @@ def test_windows_and_batches(window, batch):
     compare_average(window, x)
 
 
+@pytest.mark.parametrize("batch", [1, 7, 18, 32])
+@pytest.mark.parametrize("size", [(8, 8), (9, 7), (7, 10), (2, 3)], ids=str)
+@pytest.mark.parametrize("window", [Window.of(2, *how) for how in [(), (3,), (2, 1), (1,)]], ids=str)
+def test_windows_apart_and_what_is_between_them(window, size, batch):
+    """Two by two, with gaps, with padding, and overlapping; inputs of no window get zeros."""
+    x = image((3, *size, batch), ties=True)
+    compare_max(window, x)
+    compare_average(window, x)
+
+
+@pytest.mark.parametrize("window", [Window.of(2), Window.of(3, 2, 1)], ids=str)
+def test_a_gradient_is_a_sum_without_negative_zeros(window):
+    x = image((2, 6, 6, 18))
+    for backend in NATIVE:
+        with use_backend(backend):
+            y, tap = pool.max_pool(window, x)
+            dy = torch.full_like(y, -0.0)
+            assert not pool.max_pool_backward(window, dy, tap, (6, 6)).signbit().any()
+            assert not pool.average_pool_backward(window, dy, (6, 6)).signbit().any()
+
+
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
 def test_the_first_of_equal_maxima_wins(window):
     compare_max(window, image((3, 8, 9, 21), ties=True))
