@@ -30,6 +30,7 @@ class Session:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
+        self._norms = [step for step in graph.steps if isinstance(step, steps.BatchNorm)]
         self._workspace = extension().program.Workspace()
         self._programs: OrderedDict[tuple, CpuProgram] = OrderedDict()
         self._kernels: OrderedDict[tuple, tuple] = OrderedDict()
@@ -79,7 +80,7 @@ class Session:
         values, rest, integers = (torch.zeros_like(x) for x in (model.values, model.rest, model.integers))
         into = address(drawn, np.uint64), pointer(values), pointer(rest)
         self._check_norms(batches)
-        done = _trained(self._call("gradient", _with_own_buffers(model), batches, *into))
+        done = _trained(self._call("gradient", self._with_own_buffers(model), batches, *into))
         for part in (values, rest):
             part.div_(max(done.samples, 1))
         return Model(model.layout, model.bitmap, values, rest, integers), done
@@ -97,7 +98,7 @@ class Session:
         words = kept.clone()
         self._check_norms(batches)
         given = (pointer(x, torch.int64) for x in (kept, growth.n, words))
-        failed = self._call("grow", _with_own_buffers(model), batches, address(drawn, np.uint64), *given)
+        failed = self._call("grow", self._with_own_buffers(model), batches, address(drawn, np.uint64), *given)
         return growth.layout.bitmap(words) if failed < 0 else growth.layout.names[failed]
 
     def profile(self, model: Model, batches: Batches, times: int = 10) -> list[tuple[str, float]]:
@@ -105,26 +106,27 @@ class Session:
         program = self.program(model, batches.size)
         seeds = np.zeros(self.graph.num_dropouts, np.uint64)
         given = True, address(seeds, np.uint64), times
-        seconds = self._call("profile", _with_own_buffers(model), batches, *given)
+        seconds = self._call("profile", self._with_own_buffers(model), batches, *given)
         return [(str(step), s) for step, s in zip(program.planned["train"], seconds, strict=True)]
 
     def _check_norms(self, batches: Batches) -> None:
         """ValueError, as torch has it: one value has no variance."""
         if batches.samples and (batches.size == 1 or batches.samples % batches.size == 1):
-            for step in self.graph.steps:
-                if isinstance(step, steps.BatchNorm) and self.graph.values[step.x][1:] == (1, 1):
+            for step in self._norms:
+                if self.graph.values[step.x][1:] == (1, 1):
                     wanted = f"more than one value per channel when training {step.name}"
                     raise ValueError(f"expected {wanted}, got a batch of 1")
+
+    def _with_own_buffers(self, model: Model) -> Model:
+        """`model`, whose buffers a pass may write into: what batch norms keep moves in it."""
+        if not self._norms:
+            return model
+        return replace(model, rest=model.rest.clone(), integers=model.integers.clone())
 
     def _call(self, name: str, model: Model, batches: Batches, *given: Any) -> Any:
         program = self.program(model, batches.size).native
         run = getattr(extension().program, name)
         return run(program, self._workspace, _arenas(model), _batches(batches), *given, num_threads())
-
-
-def _with_own_buffers(model: Model) -> Model:
-    """`model`, whose buffers a pass may write into: what norms keep moves in it."""
-    return replace(model, rest=model.rest.clone(), integers=model.integers.clone())
 
 
 def _batches(batches: Batches) -> Any:
