@@ -8,6 +8,7 @@ Packages bring others by an entry point of the group "sparsefl.executors": a cla
 arguments of `Threads` that makes a `Pool`.
 """
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +31,9 @@ _KEY = "executor"
 # Seconds between two looks at what was found. Who is woken for each outcome takes the interpreter's lock from
 # the worker that found it: a tenth of a millisecond per client.
 _PAUSE = 0.01
+# Seconds after which a worker that computes in Python lets another one on, instead of Python's 0.005: that is longer
+# than most stretches, and two workers on LeNet5 gained 1.59 with it, 1.80 with this (one run, in turns).
+_SWITCH = 0.0005
 
 
 class Pool(Executor, Protocol):
@@ -80,6 +84,9 @@ class Threads:
         self._listener.wave_started(len(tasks))
         todo, found, ended = deque(tasks.items()), deque[Outcome[Value]](), threading.Event()
         count = min(self.workers, len(tasks))
+        usual = sys.getswitchinterval()
+        if count > 1:
+            sys.setswitchinterval(min(_SWITCH, usual))
         workers = [self._pool.submit(self._take, work, todo, found) for _ in range(count)]
         for worker in workers:
             worker.add_done_callback(lambda _: ended.set())
@@ -101,6 +108,8 @@ class Threads:
         except BaseException:
             self._give_up(workers)
             raise
+        finally:
+            sys.setswitchinterval(usual)
 
     def warm_up(self, clients: int) -> None:
         count = min(self.workers, clients)

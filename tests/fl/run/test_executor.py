@@ -1,6 +1,7 @@
 """The local executor: every task once, errors and interrupts stop all, threads where clients are few."""
 
 import signal
+import sys
 import threading
 import time
 from importlib.metadata import EntryPoint
@@ -170,6 +171,26 @@ def test_the_listener_hears(setting):
     with Threads(setting, 1, Ear()) as executor:
         values(executor, lambda worker, k, task: k, {4: None, 1: None})
     assert heard == [("wave", 2), ("client", 4), ("client", 1)]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_workers_switch_often_only_while_they_work(setting, fails):
+    usual, seen = sys.getswitchinterval(), []
+
+    def work(worker, k, task):
+        seen.append(sys.getswitchinterval())
+        if fails:
+            raise ValueError("no")
+
+    for workers in (1, 2):
+        with Threads(setting, workers) as executor:
+            if fails:
+                with pytest.raises(ValueError, match="no"):
+                    values(executor, work, {0: None, 1: None})
+            else:
+                values(executor, work, {0: None, 1: None})
+            assert sys.getswitchinterval() == usual
+    assert seen[0] == usual and seen[-1] < usual / 2
 
 
 def test_refusals(setting):
