@@ -31,8 +31,8 @@ _KEY = "executor"
 # Seconds between two looks at what was found. Who is woken for each outcome takes the interpreter's lock from
 # the worker that found it: a tenth of a millisecond per client.
 _PAUSE = 0.01
-# Seconds after which a worker that computes in Python lets another one on, instead of Python's 0.005: that is longer
-# than most stretches, and two workers on LeNet5 gained 1.59 with it, 1.80 with this (one run, in turns).
+# Seconds after which a worker that computes in Python lets another one on. With Python's own 0.005, two workers on
+# LeNet5 gained 1.59, with this 1.80 (one run, in turns).
 _SWITCH = 0.0005
 
 
@@ -84,20 +84,18 @@ class Threads:
         self._listener.wave_started(len(tasks))
         todo, found, ended = deque(tasks.items()), deque[Outcome[Value]](), threading.Event()
         count = min(self.workers, len(tasks))
-        usual = sys.getswitchinterval()
-        if count > 1:
-            sys.setswitchinterval(min(_SWITCH, usual))
-        workers = [self._pool.submit(self._take, work, todo, found) for _ in range(count)]
-        for worker in workers:
-            worker.add_done_callback(lambda _: ended.set())
+        usual, workers = sys.getswitchinterval(), list[Future[None]]()
         try:
+            if count > 1:
+                sys.setswitchinterval(min(_SWITCH, usual))
+            for _ in range(count):
+                workers.append(self._pool.submit(self._take, work, todo, found))
+                workers[-1].add_done_callback(lambda _: ended.set())
             over = not workers
             while not over:
                 ended.wait(_PAUSE)
                 ended.clear()
-                over = all(
-                    worker.done() for worker in workers
-                )  # asked first: then all of theirs is in `found`
+                over = all(worker.done() for worker in workers)  # asked first: all of theirs is in `found`
                 while found:
                     yield found.popleft()
             for worker in workers:
