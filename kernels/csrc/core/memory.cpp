@@ -17,6 +17,7 @@ namespace sparsefl {
 namespace {
 
 constexpr int64_t LINE = 64, PAGE = 4096, HUGE = 2 << 20, SEGMENT = 256 << 20, MOST = int64_t(1) << 56;
+constexpr int64_t LEAST = 256 << 10;  // bytes of a stack's block
 
 // Has its text in itself: there may be no memory for a string.
 class OutOfMemory : public std::bad_alloc {
@@ -259,6 +260,53 @@ void* want(int64_t count, int64_t size, const char* what) {
     if (void* p = take(bytes)) return p;
   throw OutOfMemory(count, size, what);
 }
+
+#if defined(__SANITIZE_ADDRESS__)
+Stack::~Stack() = default;
+void* Stack::want(int64_t count, int64_t size, const char* what) { return sparsefl::want(count, size, what); }
+void Stack::give(void* p) noexcept { sparsefl::give(p); }
+#else
+Stack::~Stack() {
+  for (const Block& block : blocks_)
+    if (block.first) sparsefl::give(block.first);
+}
+
+void* Stack::want(int64_t count, int64_t size, const char* what) {
+  int64_t bytes;
+  if (__builtin_mul_overflow(count, size, &bytes) || bytes > MOST) throw OutOfMemory(count, size, what);
+  bytes = whole(bytes < 1 ? 1 : bytes, LINE);
+  if (blocks_.empty()) blocks_.push_back({});
+  if (blocks_[top_].used && blocks_[top_].room() < bytes) {
+    if (top_ + 1 == blocks_.size()) blocks_.push_back({});
+    top_++;
+  }
+  Block& block = blocks_[top_];
+  if (block.room() < bytes) {  // nothing of it is in use
+    if (block.first) sparsefl::give(block.first);
+    block = {};
+    const int64_t all = bytes < LEAST ? LEAST : bytes;
+    block.first = static_cast<char*>(sparsefl::want(all, 1, what));
+    block.size = all;
+  }
+  void* p = block.first + block.used;
+  block.used += bytes;
+  return p;
+}
+
+void Stack::give(void* p) noexcept {
+  while (!blocks_[top_].used) top_--;  // there was no memory for the block above
+  blocks_[top_].used = static_cast<char*>(p) - blocks_[top_].first;
+  while (top_ && !blocks_[top_].used) top_--;
+}
+#endif
+
+namespace {
+thread_local Stack* stack_of_thread = nullptr;
+}
+OnStack::OnStack(Stack& stack) : before_(stack_of_thread) { stack_of_thread = &stack; }
+OnStack::~OnStack() { stack_of_thread = before_; }
+Stack* OnStack::current() { return stack_of_thread; }
+
 int64_t bytes_taken() { return pool().taken(); }
 int64_t bytes_idle() { return pool().idle(); }
 void trim() { pool().trim(); }

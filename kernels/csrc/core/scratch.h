@@ -9,12 +9,16 @@ namespace {
 // `count` uninitialised T; `what` names them in the error.
 template <typename T> class Scratch {
  public:
-  Scratch(int64_t count, const char* what) : first_(static_cast<T*>(sparsefl::want(count, sizeof(T), what))) {}
-  ~Scratch() { sparsefl::give(first_); }
+  Scratch(int64_t count, const char* what)
+      : stack_(sparsefl::OnStack::current()),
+        first_(
+            static_cast<T*>(stack_ ? stack_->want(count, sizeof(T), what) : sparsefl::want(count, sizeof(T), what))) {}
+  ~Scratch() { stack_ ? stack_->give(first_) : sparsefl::give(first_); }
   Scratch(const Scratch&) = delete;
   operator T*() const { return first_; }
 
  private:
+  sparsefl::Stack* const stack_;
   T* const first_;
 };
 

@@ -5,8 +5,6 @@
 
 #include <chrono>
 
-#include "core/memory.h"
-
 namespace sparsefl::program {
 namespace {
 
@@ -47,7 +45,8 @@ float* Workspace::reserve(int64_t floats) {
 class Program::Pass {
  public:
   Pass(const Program& p, Workspace& workspace, const Arenas& model, const Batches& batches, int extra, int threads)
-      : p_(p),
+      : scratch_(workspace.scratch()),
+        p_(p),
         b_(batches),
         values_(model.offsets[p.segments]),
         rest_(p.rest),
@@ -116,6 +115,7 @@ class Program::Pass {
   int64_t num_values() const { return values_; }
 
  private:
+  const OnStack scratch_;
   const Program& p_;
   const Batches& b_;
   const int64_t values_, rest_;

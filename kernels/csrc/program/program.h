@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/memory.h"
 #include "program/conv.h"
 
 namespace sparsefl::program {
@@ -16,8 +17,10 @@ class Workspace {
   ~Workspace();
   float* reserve(int64_t floats);
   int64_t size() const { return size_; }
+  Stack& scratch() { return scratch_; }  // of what the kernels need besides, on the worker's own thread
 
  private:
+  Stack scratch_;
   float* first_ = nullptr;
   int64_t size_ = 0;
 };
