@@ -42,7 +42,9 @@ from fl.config import Messages
 from fl.data import Dataset, Partition, Samples, evaluation_batches, load
 from fl.errors import ConfigError
 from fl.train.local import Local
+from fl.train.native_visit import NativeVisits
 from fl.train.program import ProgramTurn
+from fl.train.visit import Prune, Visit
 from sparsefl.bench import report
 from sparsefl.bench.meta import meta
 from sparsefl.bench.running import seconds, shown
@@ -166,7 +168,9 @@ class Ours:
 
     @property
     def parts(self) -> Parts:
+        """A round without pruning is one call, one with pruning goes by steps."""
         return {
+            "all in one call": [(NativeVisits, "run")],
             "aggregate": [(se, "average")],
             "train": [(ProgramTurn, "train_and_test")],
             "drift": [(se, "drift")],
@@ -176,9 +180,16 @@ class Ours:
         }
 
     def round(self, prune: bool) -> da_dpfl.Client:
-        fraction = se.rigl_fraction(0, ROUNDS, self.cfg.alpha0)
-        how = {"t": 0, "local": self.local, "prune": prune, "fraction": fraction, "cfg": self.cfg}
-        return da_dpfl.local_update(self.trainer, 0, self.given, **how, messages=Messages()).value
+        target = Prune(config=self.cfg.pqi.config, target_density=1 - self.cfg.target_sparsity)
+        visit = Visit(
+            local=self.local,
+            drift=self.cfg.drift,
+            prune=target if prune else None,
+            move=self.cfg.move(0, ROUNDS),
+            message=True,
+        )
+        how = {"t": 0, "visit": visit, "cfg": self.cfg, "messages": Messages()}
+        return da_dpfl.local_update(self.trainer, 0, self.given, **how).value
 
     def outcome(self) -> Outcome:
         """The numbers of a round without pruning; not for timing."""

@@ -17,9 +17,10 @@ def stream(seed: int, purpose: str, t: int = 0, k: int = 0) -> np.random.Generat
     if t < 0 or k < 0:
         raise ValueError(f"expected a round and a client from 0 on, got t={t}, k={k}")
     counter = np.array([0, 0, t, k], dtype=np.uint64)
-    return np.random.Generator(np.random.Philox(key=_key(int(seed), purpose), counter=counter))
+    return np.random.Generator(np.random.Philox(key=key(int(seed), purpose), counter=counter))
 
 
 @lru_cache(maxsize=256)
-def _key(seed: int, purpose: str) -> int:
+def key(seed: int, purpose: str) -> int:
+    """The 128-bit key of a purpose."""
     return int.from_bytes(blake2b(f"{seed} {purpose}".encode(), digest_size=16).digest(), "little")

@@ -13,6 +13,7 @@ from fl.train.cost import Cost, Costs
 from fl.train.local import Local
 from fl.train.report import Report
 from fl.train.trainer import Gradient, Grown
+from fl.train.visit_steps import by_steps
 from fl.train.work import Outcome
 
 
@@ -53,6 +54,9 @@ class Trainer:
     def turn(self, k, t, start):
         return Turn(self, k, t, start)
 
+    def visit(self, k, t, start, visit):
+        return by_steps(self, k, t, start, visit)
+
     def num_samples(self, k):
         return self.samples[k] if self.samples else 1
 
@@ -76,7 +80,8 @@ class Turn:
         self._model = self._of.train(self._k, self._model, local)
         return Report(loss=1.0, samples=self._of.num_samples(self._k), flop=100, flop_dense=1000, train_s=1.0)
 
-    def train_and_test(self, local):
+    def train_and_test(self, local, *, scores=False):
+        self._scores = scores
         before = self.test()
         report = self.train(local)
         after = before if report.loss is None else self.test()
@@ -89,6 +94,10 @@ class Turn:
     def grow(self, fraction, batches=1):
         self._of.growths.append(Growth(self._k, self._t, fraction, batches))
         return Grown(self._of.grow(self._k, self._model, fraction), Report(flop=7))
+
+    def grow_by_scores(self, fraction):
+        assert self._scores
+        return self.grow(fraction, batches=0)
 
     def gradient(self):
         return Gradient(self._of.gradient(self._k, self._model), Report(loss=2.0, flop=30))

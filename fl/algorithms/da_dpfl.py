@@ -16,10 +16,9 @@ Differs from the paper or the authors' code in:
 All other differences are fields of Config.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -29,9 +28,9 @@ from fl.algorithms.base import Env, Inputs, Round, gossip, models_of
 from fl.algorithms.messages import Sent, send
 from fl.clients.base import Clients
 from fl.config import Count, Messages, NotNegative, Positive, Section, Share, Whole, only_if, unless
-from fl.train.local import Local
 from fl.train.report import Done, Report
-from fl.train.trainer import Grown, Trainer, Turn
+from fl.train.trainer import Trainer
+from fl.train.visit import Move, Prune, Start, Visit
 from fl.world import schedule
 
 
@@ -74,8 +73,29 @@ class Masks(Section):
     """share of the weights that RigL moves in round 0; falls to 0 as a cosine"""
     grow: Literal["gradient", "random"] = "gradient"
     """where RigL grows: at the largest gradients, or anywhere"""
-    grow_batches: Annotated[Count, only_if(grow="gradient")] = 1
-    """training batches whose mean gradient decides (the authors' code: as many as an epoch has)"""
+    grow_from: Annotated[Literal["fresh", "last_batch"], only_if(grow="gradient")] = "fresh"
+    """whose gradient decides: that of fresh batches after training and pruning, or that of the last batch of
+    the training, which costs no pass of its own"""
+    grow_batches: Annotated[Count, only_if(grow="gradient"), only_if(grow_from="fresh")] = 1
+    """fresh batches whose mean gradient decides (the authors' code: as many as an epoch has)"""
+
+    def move(self, t: int, num_rounds: int) -> Move:
+        """How masks move in round t."""
+        return Move(
+            fraction=se.rigl_fraction(t, num_rounds, self.alpha0),
+            grow=self.grow,
+            source=self.grow_from,
+            batches=self.grow_batches,
+        )
+
+    @property
+    def growth_cost(self) -> dict[str, Any]:
+        """What growth takes, as `Costs.turn` is told."""
+        if self.grow == "random":
+            return {}
+        return (
+            {"by_last_batch": True} if self.grow_from == "last_batch" else {"grow_batches": self.grow_batches}
+        )
 
 
 class Config(Masks):
@@ -148,16 +168,15 @@ def run_round(state: State, t: int, env: Env) -> Round:
         wait_rule=cfg.wait_rule,
     )
     prune = t in voting.prune_rounds(state.t_star, env.num_rounds, b=cfg.b, c=cfg.c, gaps=cfg.prune_gaps)
-    fraction = se.rigl_fraction(t, env.num_rounds, cfg.alpha0)
-    update = partial(
-        local_update,
-        t=t,
+    target = Prune(config=cfg.pqi.config, target_density=1 - cfg.target_sparsity)
+    visit = Visit(
         local=env.local(t),
-        prune=prune,
-        fraction=fraction,
-        cfg=cfg,
-        messages=env.messages,
+        drift=cfg.drift,
+        prune=target if prune else None,
+        move=cfg.move(t, env.num_rounds),
+        message=env.messages.values == "fp32",
     )
+    update = partial(local_update, t=t, visit=visit, cfg=cfg, messages=env.messages)
 
     clients = state.clients
     reports: dict[int, Report] = {}
@@ -189,10 +208,8 @@ def run_round(state: State, t: int, env: Env) -> Round:
 
 def expected_flop(state: State, t: int, env: Env) -> list[int]:
     """Operations of every client in round t, growth included, on the mask that it holds when that begins."""
-    local, batches = env.local(t), env.config.grow_batches if env.config.grow == "gradient" else 0
-    return [
-        env.costs.turn(k, client.mask, local, grow_batches=batches) for k, client in enumerate(state.clients)
-    ]
+    local, growth = env.local(t), env.config.growth_cost
+    return [env.costs.turn(k, client.mask, local, **growth) for k, client in enumerate(state.clients)]
 
 
 def inputs(turn: schedule.Turn, before: Clients[Client], now: Clients[Client]) -> Inputs[Client]:
@@ -207,34 +224,19 @@ def local_update(
     given: Inputs[Client],
     *,
     t: int,
-    local: Local,
-    prune: bool,
-    fraction: float,
+    visit: Visit,
     cfg: Config,
     messages: Messages,
 ) -> Done[Client]:
-    """Aggregate, train, drift, prune, send, move the mask: lines 13 to 25 of Algorithm 1 for one client."""
+    """Aggregate, train, drift, prune, move the mask (the visit), send: lines 13 to 25 of Algorithm 1 for one
+    client."""
     own = given.client
-    turn = trainer.turn(k, t, se.average(own.model, given.neighbours, mask=own.mask))
-    report = turn.train_and_test(local)
-    trained = turn.model()
-    drift = se.drift(trained, trainer.initial.with_pattern(own.first_mask), squared=cfg.drift == "squared")
-    pruned = trained
-    if prune:
-        pruned = se.prune_pqi(trained, cfg.pqi.config, target_density=1 - cfg.target_sparsity)
-        turn.load(pruned)
-    mask, work = next_mask(turn, fraction, cfg, partial(trainer.seed, "grow", t, k))
-    model = pruned if cfg.send == "pruned" else trained
-    first_drift = drift if own.first_drift is None else own.first_drift
-    sent = send(model, k, t, messages, own.sent)
-    return Done(Client(model, mask, own.first_mask, sent, drift, first_drift), report.plus(work))
-
-
-def next_mask(turn: Turn, fraction: float, cfg: Masks, seed: Callable[[], int]) -> Grown:
-    """RigL: m^{t+1} of the model of a turn, and what that took. `seed`: of growth at random."""
-    if cfg.grow == "gradient":
-        return turn.grow(fraction, batches=cfg.grow_batches)
-    return Grown(se.rigl(turn.model(), None, fraction, grow="random", seed=seed()).bitmap, Report())
+    done = trainer.visit(k, t, Start(own.model, given.neighbours, own.mask, own.first_mask), visit)
+    assert done.mask is not None
+    model = done.pruned if cfg.send == "pruned" else done.trained
+    first_drift = done.drift if own.first_drift is None else own.first_drift
+    sent = send(model, k, t, messages, own.sent, nbytes=done.nbytes)
+    return Done(Client(model, done.mask, own.first_mask, sent, done.drift, first_drift), done.report)
 
 
 def first_client(

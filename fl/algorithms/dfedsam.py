@@ -24,9 +24,9 @@ import sparse_engine as se
 from fl.algorithms.base import Env, Inputs, Peers, Round, at_once
 from fl.algorithms.messages import Sent, send
 from fl.config import Messages, NotNegative, Positive, Section
-from fl.train.local import Local
 from fl.train.report import Done
 from fl.train.trainer import Trainer
+from fl.train.visit import Start, Visit
 
 
 class Config(Section):
@@ -52,16 +52,16 @@ def init(env: Env) -> Peers[Client]:
 def run_round(state: Peers[Client], t: int, env: Env) -> Round:
     cfg: Config = env.config
     local = env.local(t, rho=cfg.rho, momentum=cfg.momentum, max_norm=cfg.max_norm)
-    update = partial(local_update, t=t, local=local, messages=env.messages)
+    visit = Visit(local=local, message=env.messages.values == "fp32")
+    update = partial(local_update, t=t, visit=visit, messages=env.messages)
     return at_once(state, env.topology.neighbours(t), update, env)
 
 
 def local_update(
-    trainer: Trainer, k: int, given: Inputs[Client], *, t: int, local: Local, messages: Messages
+    trainer: Trainer, k: int, given: Inputs[Client], *, t: int, visit: Visit, messages: Messages
 ) -> Done[Client]:
-    """Mix, train, send."""
+    """Mix, train (the visit), send."""
     own = given.client
-    turn = trainer.turn(k, t, se.average(own.model, given.neighbours))
-    report = turn.train_and_test(local)
-    model = turn.model()
-    return Done(Client(model, send(model, k, t, messages, own.sent)), report)
+    done = trainer.visit(k, t, Start(own.model, given.neighbours, own.model.bitmap), visit)
+    sent = send(done.trained, k, t, messages, own.sent, nbytes=done.nbytes)
+    return Done(Client(done.trained, sent), done.report)

@@ -24,9 +24,9 @@ from fl.algorithms import da_dpfl
 from fl.algorithms.base import Env, Inputs, Peers, Round, at_once
 from fl.algorithms.messages import Sent, send
 from fl.config import Messages, Positive
-from fl.train.local import Local
 from fl.train.report import Done
 from fl.train.trainer import Trainer
+from fl.train.visit import Start, Visit
 
 
 class Config(da_dpfl.Masks):
@@ -48,9 +48,12 @@ def init(env: Env) -> Peers[Client]:
 
 def run_round(state: Peers[Client], t: int, env: Env) -> Round:
     cfg: Config = env.config
-    fraction = se.rigl_fraction(t, env.num_rounds, cfg.alpha0)
-    local = env.local(t, max_norm=cfg.max_norm)
-    update = partial(local_update, t=t, local=local, fraction=fraction, cfg=cfg, messages=env.messages)
+    visit = Visit(
+        local=env.local(t, max_norm=cfg.max_norm),
+        move=cfg.move(t, env.num_rounds),
+        message=env.messages.values == "fp32",
+    )
+    update = partial(local_update, t=t, visit=visit, messages=env.messages)
     return at_once(state, env.topology.neighbours(t), update, env)
 
 
@@ -60,15 +63,12 @@ def local_update(
     given: Inputs[Client],
     *,
     t: int,
-    local: Local,
-    fraction: float,
-    cfg: Config,
+    visit: Visit,
     messages: Messages,
 ) -> Done[Client]:
-    """Aggregate, train, move the mask, send."""
+    """Aggregate, train, move the mask (the visit), send."""
     own = given.client
-    turn = trainer.turn(k, t, se.average(own.model, given.neighbours, mask=own.mask))
-    report = turn.train_and_test(local)
-    model = turn.model()
-    mask, work = da_dpfl.next_mask(turn, fraction, cfg, partial(trainer.seed, "grow", t, k))
-    return Done(Client(model, mask, send(model, k, t, messages, own.sent)), report.plus(work))
+    done = trainer.visit(k, t, Start(own.model, given.neighbours, own.mask), visit)
+    assert done.mask is not None
+    sent = send(done.trained, k, t, messages, own.sent, nbytes=done.nbytes)
+    return Done(Client(done.trained, done.mask, sent), done.report)

@@ -44,6 +44,10 @@ class Cost:
     def dense_training(self, samples: int) -> int:
         return 3 * samples * self.dense_forward
 
+    def scoring(self, mask: se.Bitmap, samples: int) -> int:
+        """What a step over `samples` takes more if it has the gradients of all weights, not of the stored."""
+        return samples * (self.dense_forward - self.forward(mask))
+
 
 @dataclass(frozen=True)
 class Costs:
@@ -52,9 +56,18 @@ class Costs:
     cost: Cost
     samples: Sequence[int]  # training samples of every client
 
-    def turn(self, k: int, mask: se.Bitmap, local: Local, *, grow_batches: int = 0) -> int:
+    def turn(
+        self, k: int, mask: se.Bitmap, local: Local, *, grow_batches: int = 0, by_last_batch: bool = False
+    ) -> int:
         """Operations of client k that trains on `mask` as `local` says, and then grows by the gradient of
-        `grow_batches` batches at once."""
+        `grow_batches` batches at once, or of the last batch of its training."""
         n = self.samples[k]
         growth = self.cost.dense_training(min(grow_batches * local.batch_size, n))
+        if by_last_batch:
+            growth = self.cost.scoring(mask, last_batch(n, local)) if local.epochs else 0
         return local.passes * self.cost.training(mask, local.epochs * n) + growth
+
+
+def last_batch(samples: int, local: Local) -> int:
+    """Samples of the last batch of a training."""
+    return (samples - 1) % local.batch_size + 1 if samples else 0

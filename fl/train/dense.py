@@ -36,10 +36,12 @@ class Dense(Engine):
 
         return step
 
-    def backward(self, x: Tensor, y: Tensor) -> Tensor:
+    def backward(self, x: Tensor, y: Tensor, use: Use | None = None) -> Tensor:
         loss = self._backward(x, y)
         for name, weight in self._weights():
             assert weight.grad is not None
+            if use is not None:
+                use(name, weight.grad)
             weight.grad.mul_(self._masks[name])
         return loss
 

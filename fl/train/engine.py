@@ -44,8 +44,11 @@ class Engine(ABC):
         """A function that takes one step along the gradients that are there, without pull."""
 
     @abstractmethod
-    def backward(self, x: Tensor, y: Tensor) -> Tensor:
-        """Gradients of the mean cross-entropy in every parameter, on the mask; returns the loss."""
+    def backward(self, x: Tensor, y: Tensor, use: Use | None = None) -> Tensor:
+        """Gradients of the mean cross-entropy in every parameter, on the mask; returns the loss.
+
+        `use(name, gradient)` is called for every prunable weight, with its gradient also outside the mask.
+        """
 
     @abstractmethod
     def dense_gradients(self, x: Tensor, y: Tensor, use: Use) -> None:
@@ -67,8 +70,9 @@ class Engine(ABC):
         self.load(model)
         return [p.detach().clone() for p in self._trained()]
 
-    def trainer(self, local: Local, towards: list[Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-        """A function that trains on one batch, and returns the loss before its step.
+    def trainer(self, local: Local, towards: list[Tensor]) -> Callable[[Tensor, Tensor, Use | None], Tensor]:
+        """A function that trains on one batch, and returns the loss before its step; its `use` as `backward`
+        takes it.
 
         `towards`: `parameters_of` the model that `local.pull` names; unread without a pull.
         """
@@ -76,10 +80,10 @@ class Engine(ABC):
         if local.pull:
             step = self._pulled(step, towards, local.lr * local.pull.strength)
 
-        def train(x: Tensor, y: Tensor) -> Tensor:
-            loss = self.backward(x, y)
+        def train(x: Tensor, y: Tensor, use: Use | None = None) -> Tensor:
+            loss = self.backward(x, y, use)
             if local.rho:
-                self._backward_uphill(x, y, local.rho)
+                self._backward_uphill(x, y, local.rho, use)
             step()
             return loss
 
@@ -121,13 +125,13 @@ class Engine(ABC):
 
         return both
 
-    def _backward_uphill(self, x: Tensor, y: Tensor, rho: float) -> None:
+    def _backward_uphill(self, x: Tensor, y: Tensor, rho: float, use: Use | None) -> None:
         """Gradients at w + rho g / |g| in place of those at w."""
         here = [(p, p.detach().clone(), p.grad) for p in self._trained() if p.grad is not None]
         norm = float(torch.stack([g.norm() for _, _, g in here]).norm())
         for p, _, g in here:
             p.data.add_(g, alpha=rho / (norm + 1e-12))
-        self.backward(x, y)
+        self.backward(x, y, use)
         for p, w, _ in here:
             p.data.copy_(w)
 

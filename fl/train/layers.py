@@ -25,8 +25,11 @@ class Layers(Engine):
         sgd = se.SparseSGD(self._net, local.lr, local.momentum, local.weight_decay, max_norm=local.max_norm)
         return sgd.step
 
-    def backward(self, x: Tensor, y: Tensor) -> Tensor:
-        return self._backward(x, y)
+    def backward(self, x: Tensor, y: Tensor, use: Use | None = None) -> Tensor:
+        if use is None:
+            return self._backward(x, y)
+        with se.dense_gradients(self._net, use):
+            return self._backward(x, y)
 
     def dense_gradients(self, x: Tensor, y: Tensor, use: Use) -> None:
         """One layer's gradient is in memory at a time."""

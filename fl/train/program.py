@@ -10,7 +10,9 @@ from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 import sparse_engine as se
 from fl import rng
@@ -52,6 +54,7 @@ class ProgramTurn:
         self._session, self._data, self._setting, self._stop = session, data, setting, stop
         self.k, self.t = k, t
         self._model, self._ours = start, False
+        self._scores: Tensor | None = None
 
     def load(self, model: se.Model) -> None:
         if model is not self._model:
@@ -66,50 +69,40 @@ class ProgramTurn:
         return None if tests is None else self._session.evaluate(self._model, tests) / tests.samples
 
     def train(self, local: Local) -> Report:
+        self._scores = None
         return self._train(local, None)
 
-    def train_and_test(self, local: Local) -> Report:
-        return self._train(local, self._tests())
+    def train_and_test(self, local: Local, *, scores: bool = False) -> Report:
+        numel = self._model.bitmap.segments.numel
+        self._scores = torch.zeros(numel, dtype=torch.float32) if scores else None
+        return self._train(local, self._tests(local.batch_size))
 
     def _train(self, local: Local, tests: Batches | None) -> Report:
         began, setting = perf_counter(), self._setting
         model = self._model if self._ours else self._model.clone()
-        pull = local.pull
-        how = Training(
-            lr=local.lr,
-            momentum=local.momentum,
-            weight_decay=local.weight_decay,
-            max_norm=local.max_norm,
-            rho=local.rho,
-            pull=None if pull is None else (pull.model.with_pattern(model.bitmap), local.lr * pull.strength),
-            seeds=self._seeds(f"dropout{local.stream}"),
-            stop=self._stop.flag,
-        )
+        how = training_of(local, self._seeds(f"dropout{local.stream}"), self._stop, model, self._scores)
         stream = rng.stream(setting.seed, f"batches{local.stream}", self.t, self.k)
         epochs = [draw(setting.data, self._samples, stream) for _ in range(local.epochs)]
-        given = self._batches(epochs or [_NO_SAMPLES], local.batch_size)
+        given = self._batches(epochs or [_NO_SAMPLES], self._size(local.batch_size))
         done = self._session.train(model, given, how, tests)
-        self._check(done)
+        checked(done, self._where)
         self._model, self._ours = model, True
-        report = self._report(done, local.passes, perf_counter() - began)
-        if done.right is None or tests is None:
-            return report
-        before, after = (right / tests.samples for right in done.right)
-        return replace(report, accuracy_before=before, accuracy=after)
+        num_tests = 0 if tests is None else tests.samples
+        return self._report(done, local.passes, perf_counter() - began, num_tests)
 
-    def _tests(self) -> Batches | None:
+    def _tests(self, batch: int | None = None) -> Batches | None:
         """The client's test samples; None where it has none."""
         indices = self._setting.partition.test.of(self.k)
-        size = self._setting.training.batch_size
+        size = self._size(batch or self._setting.training.batch_size)
         return Batches(self._data.test, indices.astype(np.int64), size) if len(indices) else None
 
     def gradient(self) -> Gradient:
         began, setting = perf_counter(), self._setting
         stream = rng.stream(setting.seed, "gradient", self.t, self.k)
         epoch = draw(setting.data, stream.permutation(self._samples), stream)
-        batches = self._batches([epoch], setting.training.batch_size)
+        batches = self._batches([epoch], self._size(setting.training.batch_size))
         g, done = self._session.gradient(self._model, batches, self._seeds("gradient dropout"))
-        self._check(done)
+        checked(done, self._where)
         return Gradient(g, self._report(done, 1, perf_counter() - began))
 
     def grow(self, fraction: float, batches: int = 1) -> Grown:
@@ -121,18 +114,22 @@ class ProgramTurn:
         growth = se.Growth(self._model, fraction)
         mask = self._session.grow(self._model, growth, first, self._seeds("grow dropout"))
         if isinstance(mask, str):
-            raise self._not_finite(f"gradient of {mask}")
+            raise not_finite(f"gradient of {mask}", self._where)
         return Grown(mask, Report(flop=setting.cost.dense_training(size)))
 
-    def _report(self, done: Trained, passes: int, seconds: float) -> Report:
-        cost = self._setting.cost
-        return Report(
-            loss=done.loss / done.samples if done.samples else None,
-            samples=len(self._samples),
-            flop=passes * cost.training(self._model.bitmap, done.samples),
-            flop_dense=passes * cost.dense_training(done.samples),
-            train_s=seconds,
-        )
+    def grow_by_scores(self, fraction: float) -> Grown:
+        assert self._scores is not None, "no training kept scores"
+        layout = self._model.layout
+        growth, parts = se.Growth(self._model, fraction), self._scores.split(layout.segments.sizes)
+        for name, part in reversed([*zip(layout.names, parts, strict=True)]):  # as a pass backward meets them
+            if not torch.isfinite(part).all():
+                raise not_finite(f"gradient of {name}", self._where)
+        growth.add_all(dict(zip(layout.names, parts, strict=True)))
+        return Grown(growth.bitmap(), Report())
+
+    def _report(self, done: Trained, passes: int, seconds: float, tests: int = 0) -> Report:
+        report = report_of(done, self._setting, self._model.bitmap, passes, len(self._samples), tests)
+        return replace(report, train_s=seconds)
 
     def _batches(self, draws: Sequence[Draw], size: int) -> Batches:
         if len(draws) == 1:
@@ -141,35 +138,83 @@ class ProgramTurn:
         order = np.concatenate([epoch.order for epoch in draws])
         return Batches(self._data.train, order, size, len(draws), Moves.joined(moves) if moves else None)
 
+    def _size(self, wanted: int) -> int:
+        """Of batches: no more than the client has samples for."""
+        return max(1, min(wanted, max(len(self._samples), len(self._setting.partition.test.of(self.k)))))
+
     @property
     def _samples(self) -> NDArray[np.integer]:
         """The client's training samples."""
         return self._setting.partition.train.of(self.k)
 
     def _seeds(self, purpose: str) -> tuple[int, ...]:
-        """Of every dropout: those of fl/train/turn.py."""
-        count = self._session.graph.num_dropouts
-        return tuple(
-            int(rng.stream(self._setting.seed, f"{purpose} {i}", self.t, self.k).integers(2**63))
-            for i in range(count)
-        )
-
-    def _check(self, done: Trained) -> None:
-        if done.stopped:
-            raise Stopped
-        if done.failed is not None:
-            batch, loss = done.failed
-            where = f"{self._where}, batch {batch}"
-            raise Diverged(f"expected a finite loss, got {loss} ({where}): {_SLOWER}")
-        if not done.finite:  # the loss is that before the last step
-            raise self._not_finite("model")
-
-    def _not_finite(self, what: str) -> Diverged:
-        return Diverged(f"expected a {what} of finite numbers, got inf or NaN ({self._where}): {_SLOWER}")
+        return seeds_of(self._session, self._setting, purpose, self.t, self.k)
 
     @property
     def _where(self) -> str:
         return f"client {self.k}, round {self.t}"
+
+
+def training_of(
+    local: Local, seeds: tuple[int, ...], stop: Stop, model: se.Model | None, scores: Tensor | None = None
+) -> Training:
+    """How a training of a program steps. `model`: the one that is trained, if `local` pulls it."""
+    pull = None
+    if local.pull is not None:
+        assert model is not None
+        pull = (local.pull.model.with_pattern(model.bitmap), local.lr * local.pull.strength)
+    return Training(
+        lr=local.lr,
+        momentum=local.momentum,
+        weight_decay=local.weight_decay,
+        max_norm=local.max_norm,
+        rho=local.rho,
+        pull=pull,
+        seeds=seeds,
+        stop=stop.flag,
+        scores=scores,
+    )
+
+
+def report_of(
+    done: Trained, setting: Setting, mask: se.Bitmap, passes: int, samples: int, tests: int
+) -> Report:
+    """What a training on `mask` found, of a client with so many samples and test samples."""
+    before = after = None
+    if done.right is not None and tests:
+        before, after = (right / tests for right in done.right)
+    scored = setting.cost.scoring(mask, done.scored) if done.scored else 0
+    return Report(
+        accuracy_before=before,
+        accuracy=after,
+        loss=done.loss / done.samples if done.samples else None,
+        samples=samples,
+        flop=passes * setting.cost.training(mask, done.samples) + scored,
+        flop_dense=passes * setting.cost.dense_training(done.samples),
+    )
+
+
+def seeds_of(session: Session, setting: Setting, purpose: str, t: int, k: int) -> tuple[int, ...]:
+    """Of every dropout: those of fl/train/turn.py."""
+    return tuple(
+        int(rng.stream(setting.seed, f"{purpose} {i}", t, k).integers(2**63))
+        for i in range(session.graph.num_dropouts)
+    )
+
+
+def checked(done: Trained, where: str) -> None:
+    """Stopped, or Diverged: it has not come to a good end."""
+    if done.stopped:
+        raise Stopped
+    if done.failed is not None:
+        batch, loss = done.failed
+        raise Diverged(f"expected a finite loss, got {loss} ({where}, batch {batch}): {_SLOWER}")
+    if not done.finite:  # the loss is that before the last step
+        raise not_finite("model", where)
+
+
+def not_finite(what: str, where: str) -> Diverged:
+    return Diverged(f"expected a {what} of finite numbers, got inf or NaN ({where}): {_SLOWER}")
 
 
 def _contiguous(x: X) -> X:

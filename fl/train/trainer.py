@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 import sparse_engine as se
 from fl.train.local import Local
 from fl.train.report import Report
+from fl.train.visit import Start, Visit, Visited
 
 
 class Grown(NamedTuple):
@@ -34,14 +35,21 @@ class Turn(Protocol):
     def train(self, local: Local) -> Report:
         """Trains the model on the client's samples. The report has no accuracies."""
 
-    def train_and_test(self, local: Local) -> Report:
-        """Trains the model, and reports the accuracies before and after it too."""
+    def train_and_test(self, local: Local, *, scores: bool = False) -> Report:
+        """Trains the model, and reports the accuracies before and after it too.
+
+        `scores`: keep the last batch's gradient of every prunable weight, also outside the mask, for
+        `grow_by_scores`. It is that before the last step.
+        """
 
     def test(self) -> float | None:
         """Accuracy of the model on the client's own test samples; None where it has none."""
 
     def grow(self, fraction: float, batches: int = 1) -> Grown:
         """RigL's next pattern of the model, grown by the gradient of a fresh batch (or `batches` at once)."""
+
+    def grow_by_scores(self, fraction: float) -> Grown:
+        """RigL's next pattern of the model, grown by the gradient that a training with `scores` kept."""
 
     def gradient(self) -> Gradient:
         """The gradient of the mean loss over all samples, where the model stores entries. Buffers are 0."""
@@ -54,7 +62,10 @@ class Turn(Protocol):
 
 
 class Trainer(Protocol):
-    """Takes clients' turns, one after the other. Every worker has one of its own."""
+    """Takes clients' turns, one after the other. Every worker has one of its own.
+
+    A turn of the common kind is a visit, described as data (fl/train/visit.py).
+    """
 
     @property
     def initial(self) -> se.Model:
@@ -62,6 +73,9 @@ class Trainer(Protocol):
 
     def turn(self, k: int, t: int, start: se.Model) -> Turn:
         """The turn of client k in round t, which begins with the model `start`. It ends the turn before."""
+
+    def visit(self, k: int, t: int, start: Start, visit: Visit) -> Visited:
+        """The turn of client k in round t, of the common kind. It ends the turn before."""
 
     def num_samples(self, k: int) -> int:
         """Training samples of client k."""

@@ -20,6 +20,7 @@ import sparse_engine as se
 from fl import rng
 from fl.data import batches, evaluation_batches
 from fl.errors import Diverged, Stopped
+from fl.train.cost import last_batch
 from fl.train.engine import Engine
 from fl.train.local import Local
 from fl.train.report import Report
@@ -47,6 +48,7 @@ class EngineTurn:
         self.k, self.t = k, t
         self._model: se.Model | None = start
         self._loaded = False
+        self._scores: dict[str, Tensor] | None = None  # dense gradients of a training's last batch
 
     def load(self, model: se.Model) -> None:
         if model is not self._model:
@@ -70,6 +72,10 @@ class EngineTurn:
         return right / len(indices) if len(indices) else None
 
     def train(self, local: Local) -> Report:
+        self._scores = None
+        return self._train(local)
+
+    def _train(self, local: Local) -> Report:
         start = self.model()
         towards: list[Tensor] = []
         if local.pull:
@@ -78,12 +84,26 @@ class EngineTurn:
         self._enter()
         self._draw_dropout(f"dropout{local.stream}")
         step = self._engine.trainer(local, towards)
+        scores, seen, total = self._scores, 0, local.epochs * len(self._samples)
         self._model = None
-        return self._run(step, self._epochs(local), start, passes=local.passes)
 
-    def train_and_test(self, local: Local) -> Report:
+        def train(x: Tensor, y: Tensor) -> Tensor:
+            nonlocal seen
+            seen += len(y)
+            if scores is None or seen < total:
+                return step(x, y, None)
+            return step(x, y, lambda name, gradient: scores.update({name: gradient.detach().clone()}))
+
+        report = self._run(train, self._epochs(local), start, passes=local.passes)
+        if not scores:
+            return report
+        cost = self._setting.cost.scoring(start.bitmap, last_batch(len(self._samples), local))
+        return replace(report, flop=report.flop + cost)
+
+    def train_and_test(self, local: Local, *, scores: bool = False) -> Report:
         before = self.test()
-        report = self.train(local)
+        self._scores = {} if scores else None
+        report = self._train(local) if scores else self.train(local)
         after = before if report.loss is None else self.test()
         return replace(report, accuracy_before=before, accuracy=after)
 
@@ -119,6 +139,16 @@ class EngineTurn:
         self._loaded = False  # the pass moves what norms keep
         self._engine.dense_gradients(x, y, add)
         return Grown(growth.bitmap(), Report(flop=self._setting.cost.dense_training(len(y))))
+
+    def grow_by_scores(self, fraction: float) -> Grown:
+        assert self._scores is not None, "no training kept scores"
+        model = self.model()
+        growth = se.Growth(model, fraction)
+        for name, shape in zip(model.layout.names, model.layout.shapes, strict=True):
+            gradient = self._scores.get(name, torch.zeros(shape))  # nothing was trained
+            self._check_finite(f"gradient of {name}", gradient)
+            growth.add(name, gradient)
+        return Grown(growth.bitmap(), Report())
 
     def _enter(self) -> None:
         """From here on the engine holds the model."""

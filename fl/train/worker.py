@@ -10,15 +10,19 @@ All three make the same decisions and the same numbers up to rounding.
 
 import sparse_engine as se
 from fl import rng
+from fl.train import native_visit
 from fl.train.dense import Dense
 from fl.train.engine import Engine
 from fl.train.layers import Layers
 from fl.train.local import Local
+from fl.train.native_visit import NativeVisits
 from fl.train.program import Parts, ProgramTurn
 from fl.train.setting import Setting
 from fl.train.stop import Stop
 from fl.train.trainer import Turn
 from fl.train.turn import EngineTurn
+from fl.train.visit import Start, Visit, Visited
+from fl.train.visit_steps import by_steps
 from sparse_engine.program.cpu.session import Session
 
 
@@ -32,6 +36,7 @@ class Worker:
         graph = setting.path.graph
         if graph is not None:
             self._session, self._data = Session(graph), Parts.of(setting.data)
+            self._native = NativeVisits(self._session, self._data, setting, self._stop)
         else:
             made = Dense if setting.training.kernels == "dense" else Layers
             self._engine = made(setting.network, setting.exempt)
@@ -50,6 +55,11 @@ class Worker:
         if self._engine is None:
             return ProgramTurn(self._session, self._data, self.setting, k, t, start, self._stop)
         return EngineTurn(self._engine, self.setting, k, t, start, self._stop.is_set)
+
+    def visit(self, k: int, t: int, start: Start, visit: Visit) -> Visited:
+        if self._engine is None and native_visit.possible(visit):
+            return self._native.run(k, t, start, visit)
+        return by_steps(self, k, t, start, visit)
 
     def num_samples(self, k: int) -> int:
         return len(self.setting.partition.train.of(k))

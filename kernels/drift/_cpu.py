@@ -1,5 +1,8 @@
 """Native drift."""
 
+from array import array
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -13,3 +16,10 @@ def drift(a: Packed, b: Packed, squares: Tensor) -> None:
     offsets = [pointer(model.bitmap.offsets, torch.int64) for model in (a, b)]
     placed, into = placement(a.bitmap.segments), pointer(squares, torch.float64)
     extension().drift(packed(a), packed(b), *offsets, placed, into, num_threads())
+
+
+@register("drift_of_runs", "cpu")
+def drift_of_runs(a: Tensor, b: Tensor, runs: Sequence[int], squares: Tensor) -> None:
+    at = array("q", runs)
+    into = pointer(squares, torch.float64)
+    extension().drift_of_runs(pointer(a), pointer(b), at.buffer_info()[0], len(squares), into)

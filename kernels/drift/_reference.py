@@ -1,5 +1,7 @@
 """Plain torch: the specification of the drift (its squares)."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -18,3 +20,10 @@ def _dense(model: Packed) -> Tensor:
     dense = torch.zeros(model.bitmap.segments.numel, dtype=torch.float64, device=model.values.device)
     dense[dense_mask(model.bitmap.words, model.bitmap.segments)] = model.values.double()
     return dense
+
+
+@register("drift_of_runs", "reference")
+def drift_of_runs(a: Tensor, b: Tensor, runs: Sequence[int], squares: Tensor) -> None:
+    d = a.double() - b.double()
+    for i, (lo, hi) in enumerate(zip(runs[::2], runs[1::2], strict=True)):
+        squares[i] = d[lo:hi].square().sum()

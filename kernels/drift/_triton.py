@@ -4,6 +4,8 @@ m is the block's largest difference, so no square over- or underflows. float32 w
 float64 over the blocks of a tensor, in order, on the host: the result is wanted there.
 """
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
@@ -45,3 +47,11 @@ def drift(a: Packed, b: Packed, squares: Tensor) -> None:
     _drift.launch(len(table), *models, table, partial)
     segment = tile.blocks(a.bitmap.segments, squares.device)[:, 3]
     squares.index_add_(0, segment, partial.cpu())
+
+
+@register("drift_of_runs", "triton")
+def drift_of_runs(a: Tensor, b: Tensor, runs: Sequence[int], squares: Tensor) -> None:
+    """In torch: a few thousand numbers, which are on the host."""
+    d = (a.double() - b.double()).square_()
+    for i, (lo, hi) in enumerate(zip(runs[::2], runs[1::2], strict=True)):
+        squares[i] = d[lo:hi].sum()

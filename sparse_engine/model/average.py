@@ -15,10 +15,12 @@ from functools import reduce
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from sparse_engine.model.model import Model
 from sparsefl.kernels import bitmap as bitmaps
 from sparsefl.kernels.drift import drift as drift_of_weights
+from sparsefl.kernels.drift import drift_of_runs
 from sparsefl.kernels.layout import Bitmap, Packed
 from sparsefl.kernels.masked_average import masked_average, mean
 
@@ -97,10 +99,12 @@ def drift(a: Model, b: Model, squared: bool = False) -> float:
     (0.0, True)
     """
     same_layout(a, b, "b")
-    norms = drift_of_weights(a.packed, b.packed).numpy()
-    if len(a.layout.float_starts):
-        d = np.subtract(a.rest.cpu().numpy(), b.rest.cpu().numpy(), dtype=np.float64)
-        norms = np.concatenate([norms, np.sqrt(np.add.reduceat(d * d, a.layout.float_starts))])
+    weights, rest = drift_of_weights(a.packed, b.packed), drift_of_runs(a.rest, b.rest, a.layout.float_runs)
+    return total_drift(torch.cat([weights, rest]).numpy(), squared)
+
+
+def total_drift(norms: NDArray[np.float64], squared: bool = False) -> float:
+    """Return the drift of a model from the norms of its tensors' differences."""
     return float((norms * norms).sum() if squared else norms.sum())
 
 

@@ -12,19 +12,18 @@ model from an nn.Module and writes it back.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, pairwise
 from math import prod
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from sparse_engine.model.pattern import Pattern
 from sparse_engine.model.tensor import SparseTensor
 from sparsefl.kernels import bitmap as bitmaps
 from sparsefl.kernels import checks
-from sparsefl.kernels.layout import Bitmap, Packed, Segments
+from sparsefl.kernels.layout import Bitmap, Derived, Packed, Segments
 from sparsefl.kernels.masked_average import masked_average
 from sparsefl.kernels.pack import pack
 
@@ -74,10 +73,10 @@ class Layout:
         return [prod(entry.shape) for entry in self.floats]
 
     @cached_property
-    def float_starts(self) -> NDArray[np.int64]:
-        """Where those of `floats` that have numbers begin in `Model.rest`."""
-        sizes = np.array(self.float_sizes, np.int64)
-        return (sizes.cumsum() - sizes)[sizes > 0]
+    def float_runs(self) -> list[int]:
+        """Where each of `floats` begins and ends in `Model.rest`: begin, end, begin, end, ..."""
+        ends = list(accumulate(self.float_sizes, initial=0))
+        return [at for run in pairwise(ends) for at in run]
 
     @cached_property
     def num_floats(self) -> int:
@@ -187,6 +186,11 @@ class Model:
         checks.length(self.bitmap.nnz, "packed values in the bitmap", values=self.values)
         checks.length(self.layout.num_floats, "entries of float tensors", rest=self.rest)
         checks.length(self.layout.num_integers, "entries of integer tensors", integers=self.integers)
+
+    @cached_property
+    def derived(self) -> Derived:
+        """What backends computed from this object and keep with it."""
+        return Derived()
 
     @property
     def packed(self) -> Packed:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from sparse_engine.model.model import Model
 from sparsefl.kernels.gather import Moves, X
@@ -61,6 +62,7 @@ class Training:
     seeds: tuple[int, ...] = ()  # one per dropout
     first_pass: int = 0  # numbers the passes of dropout
     stop: NDArray[np.uint8] | None = None  # not 0: stop before the next batch
+    scores: Tensor | None = None  # takes the last batch's dense gradients of all prunable weights, in order
 
 
 class Trained(NamedTuple):
@@ -72,3 +74,4 @@ class Trained(NamedTuple):
     stopped: bool = False
     finite: bool = True  # is every number of the model?
     right: tuple[int, int] | None = None  # test samples that got their own class, before and after
+    scored: int = 0  # samples of the batch whose dense gradients were kept

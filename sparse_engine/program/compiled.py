@@ -96,7 +96,7 @@ class Program:
         return self._session.profile(self.model, self._given(x, y), times)
 
     def __str__(self) -> str:
-        return describe(self._session.program(self.model, self._batch))
+        return describe(self._session.program(self.model.bitmap, self._batch))
 
     __repr__ = __str__
 

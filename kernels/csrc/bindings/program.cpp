@@ -5,6 +5,7 @@
 #include "program/conv_steps.h"
 #include "program/layer_steps.h"
 #include "program/program.h"
+#include "program/visit.h"
 
 namespace sparsefl {
 namespace {
@@ -23,6 +24,40 @@ void bind_made(nb::module_& m, const char* name, Field<T, Fields>... fields) {
       nb::kw_only(), nb::arg(fields.name)...);
 }
 
+void bind_visits(nb::module_& m) {
+#define FIELD(name) SPARSE_FIELD(Stored, name)
+  bind_structure(m, "Stored", FIELD(words), FIELD(offsets), FIELD(values), FIELD(nnz), FIELD(rest), FIELD(integers));
+#undef FIELD
+#define FIELD(name) SPARSE_FIELD(Share, name)
+  bind_structure(m, "Share", FIELD(data), FIELD(labels), FIELD(pointers), FIELD(indices), FIELD(wide));
+#undef FIELD
+#define FIELD(name) SPARSE_FIELD(StreamKey, name)
+  bind_structure(m, "StreamKey", FIELD(low), FIELD(high));
+#undef FIELD
+#define FIELD(name) SPARSE_FIELD(Visit, name)
+  bind_made<Visit>(m, "Visit", FIELD(segments), FIELD(train), FIELD(test), FIELD(training), FIELD(round), FIELD(epochs),
+                   FIELD(batch), FIELD(order), FIELD(moved), FIELD(padding), FIELD(fraction), FIELD(growth),
+                   FIELD(growth_order), FIELD(growth_seeds), FIELD(norms), FIELD(origin), FIELD(origin_rest),
+                   FIELD(tensors), FIELD(message), FIELD(fingerprint), FIELD(integers), FIELD(weights), FIELD(vectors));
+#undef FIELD
+#define FIELD(name) SPARSE_FIELD(Visitor, name)
+  bind_made<Visitor>(m, "Visitor", FIELD(k), FIELD(models), FIELD(mask), FIELD(offsets), FIELD(first_mask),
+                     FIELD(first_offsets), FIELD(values), FIELD(rest), FIELD(integers), FIELD(words),
+                     FIELD(next_offsets), FIELD(norms));
+#undef FIELD
+#define FIELD(name) SPARSE_FIELD(Visited, name)
+  bind_structure(m, "Visited", FIELD(trained), FIELD(failed), FIELD(grown_on), FIELD(bytes), FIELD(seconds));
+#undef FIELD
+  nb::class_<VisitMemory>(m, "VisitMemory").def(nb::init<>());
+  m.def("visit", &visit, nb::call_guard<nb::gil_scoped_release>());
+  m.def("draw", [](StreamKey key, uint64_t t, uint64_t k, const std::vector<int64_t>& samples, int64_t epochs,
+                   uint32_t corners) {  // for tests
+    Drawn drawn;
+    drawn.draw({key, t, k}, samples.data(), true, int64_t(samples.size()), epochs, corners);
+    return nb::make_tuple(drawn.order, drawn.rows, drawn.columns, drawn.mirrored);
+  });
+}
+
 }  // namespace
 
 void bind_program(nb::module_& parent) {
@@ -38,12 +73,12 @@ void bind_program(nb::module_& parent) {
 #undef FIELD
 #define FIELD(name) SPARSE_FIELD(Training, name)
   bind_structure(m, "Training", FIELD(sgd), FIELD(max_norm), FIELD(rho), FIELD(pull_rate), FIELD(pull_values),
-                 FIELD(pull_rest), FIELD(velocity_values), FIELD(velocity_rest), FIELD(seeds), FIELD(pass),
-                 FIELD(stop));
+                 FIELD(pull_rest), FIELD(velocity_values), FIELD(velocity_rest), FIELD(seeds), FIELD(pass), FIELD(stop),
+                 FIELD(scores), FIELD(score_starts));
 #undef FIELD
 #define FIELD(name) SPARSE_FIELD(Trained, name)
   bind_structure(m, "Trained", FIELD(loss), FIELD(samples), FIELD(failed), FIELD(failed_loss), FIELD(stopped),
-                 FIELD(finite), FIELD(right_before), FIELD(right_after));
+                 FIELD(finite), FIELD(right_before), FIELD(right_after), FIELD(scored));
 #undef FIELD
 
 #define FIELD(name) SPARSE_FIELD(Weight, name)
@@ -75,7 +110,7 @@ void bind_program(nb::module_& parent) {
 #undef FIELD
 #define FIELD(name) SPARSE_FIELD(WeightGradient, name)
   bind_made<WeightGradient, Step>(m, "WeightGradient", FIELD(conv), FIELD(kernel), FIELD(direction), FIELD(images),
-                                  FIELD(tiles), FIELD(x), FIELD(dy), FIELD(scratch), FIELD(grow));
+                                  FIELD(tiles), FIELD(x), FIELD(dy), FIELD(scratch), FIELD(grow), FIELD(score));
 #undef FIELD
 #define FIELD(name) SPARSE_FIELD(GroupNorm, name)
   bind_made<GroupNorm, Step>(m, "GroupNorm", FIELD(shape), FIELD(x), FIELD(y), FIELD(mean), FIELD(rstd), FIELD(gamma),
@@ -128,7 +163,7 @@ void bind_program(nb::module_& parent) {
   nb::class_<Workspace>(m, "Workspace").def(nb::init<>()).def_prop_ro("size", &Workspace::size);
 #define FIELD(name) SPARSE_FIELD(Program, name)
   bind_made<Program>(m, "Program", FIELD(lanes), FIELD(input), FIELD(rows), FIELD(size), FIELD(segments), FIELD(rest),
-                     FIELD(trained), FIELD(convs), FIELD(train), FIELD(evaluate), FIELD(grow));
+                     FIELD(trained), FIELD(convs), FIELD(train), FIELD(last), FIELD(evaluate), FIELD(grow));
 #undef FIELD
   const auto free = nb::call_guard<nb::gil_scoped_release>();
   m.def(
@@ -166,6 +201,7 @@ void bind_program(nb::module_& parent) {
                             taken<const int64_t*>(wanted), taken<uint64_t*>(words), threads);
       },
       free);
+  bind_visits(m);
 }
 
 }  // namespace sparsefl

@@ -54,4 +54,16 @@ void drift(Packed a, Packed b, const int64_t* offsets_a, const int64_t* offsets_
   });
 }
 
+// Squared distances of the runs [first, end) of two arenas, given as pairs.
+void drift_of_runs(const float* a, const float* b, const int64_t* runs, int64_t count, double* squares) {
+  for (int64_t k = 0; k < count; k++) {
+    double sums[8] = {};
+    for (int64_t i = runs[2 * k]; i < runs[2 * k + 1]; i++) {
+      const double d = double(a[i]) - b[i];
+      sums[(i - runs[2 * k]) & 7] += d * d;
+    }
+    squares[k] = ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+  }
+}
+
 }  // namespace SPARSE_ISA

@@ -57,6 +57,13 @@ void Winograd::run(Run& r) const {
 
 void WeightGradient::run(Run& r) const {
   const Weight& w = conv->weight;
+  if (score) {
+    float* dw = r.scores + r.score_starts[w.segment];
+    whole(r, dw);
+    const OneSegment one(w.size(), w.stored(r.model));
+    r.ops.pack(dw, w.words(r.model), one.offsets, one.segments(), w.gradients(r), r.threads);
+    return;
+  }
   if (kernel == sparse) {
     const Direction& d = conv->directions[direction];
     r.ops.conv_gradient(d.planes, d.orders[0].sparse, d.passes[0].output, r.work + x, r.work + dy, w.gradients(r),

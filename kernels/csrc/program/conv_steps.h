@@ -50,7 +50,8 @@ class WeightGradient : public Step {
   ConvImages images;  // of winograd
   int64_t tiles;      // of a row that the dense kernel takes together
   int64_t x, dy, scratch;
-  bool grow;
+  bool grow;   // the mask, by the gradient of every entry
+  bool score;  // keep the gradient of every entry, too
   void run(Run& r) const override;
 
  private:

@@ -36,6 +36,8 @@ struct Run {
   const uint64_t* seeds;  // of every dropout
   uint64_t pass;          // how many passes went before this one in a training
   Growth* growth;
+  float* scores;  // of list `last`: gradients of all entries of prunable weights
+  const int64_t* score_starts;
   double loss;      // of the batch
   int64_t correct;  // samples that got their own class
 };

@@ -51,7 +51,8 @@ class Program::Pass {
         values_(model.offsets[p.segments]),
         rest_(p.rest),
         labels_(p.lanes),
-        r_{ops(), threads, nullptr, model, nullptr, nullptr, 0, labels_.data(), true, nullptr, 0, nullptr, 0, 0} {
+        r_{ops(), threads, nullptr, model,   nullptr, nullptr, 0, labels_.data(),
+           true,  nullptr, 0,       nullptr, nullptr, nullptr, 0, 0} {
     const int64_t arena = whole(values_) + whole(rest_);
     r_.work = workspace.reserve(p.size + (1 + extra) * arena + 64);
     r_.dvalues = r_.work + p.size, r_.drest = r_.dvalues + whole(values_);
@@ -145,8 +146,9 @@ Trained Program::train_only(Workspace& workspace, const Arenas& model, const Bat
   Pass pass(*this, workspace, model, batches, SPARES * (momentum || pull || uphill), threads);
   pass.state().seeds = t.seeds;
   pass.state().pass = t.pass;
+  pass.state().scores = t.scores, pass.state().score_starts = t.score_starts;
   if (momentum) pass.keep(VELOCITY, t.velocity_values, t.velocity_rest);
-  Trained done{0, 0, -1, 0, false, true, -1, -1};
+  Trained done{0, 0, -1, 0, false, true, -1, -1, 0};
   for (int64_t epoch = 0, number = 0; epoch < batches.epochs; epoch++)
     for (int64_t first = 0; first < batches.samples; first += batches.batch, number++) {
       if (t.stop && *static_cast<const volatile uint8_t*>(t.stop)) {
@@ -155,20 +157,23 @@ Trained Program::train_only(Workspace& workspace, const Arenas& model, const Bat
       }
       const int64_t n = pass.samples(first);
       pass.load(epoch * batches.samples + first, n);
-      pass.run(train);
+      const bool scored = t.scores && epoch + 1 == batches.epochs && first + n == batches.samples;
+      const Steps& steps = scored ? last : train;
+      pass.run(steps);
       const double loss = pass.state().loss;
       if (!isfinite(loss)) {
         done.failed = number, done.failed_loss = loss;
         return done;
       }
       done.loss += n * loss, done.samples += n;
+      if (scored) done.scored = n;
       if (uphill) {  // the gradient at w + rho g / |g| in place of that at w
         const float up = float(t.rho / (pass.gradient_norm() + 1e-12));
         pass.each(HERE, [&](float* w, const float* g, float* here, int64_t count) {
           memcpy(here, w, count * sizeof(float));
           for (int64_t i = 0; i < count; i++) w[i] += up * g[i];
         });
-        pass.run(train);
+        pass.run(steps);
         pass.each(HERE, [&](float* w, const float*, const float* here, int64_t count) {
           memcpy(w, here, count * sizeof(float));
         });
@@ -199,7 +204,7 @@ Trained Program::run_gradient(Workspace& workspace, Arenas model, Batches batche
                               float* dvalues, float* drest, int threads) const {
   Pass pass(*this, workspace, model, batches, 0, threads);
   pass.state().seeds = seeds;
-  Trained done{0, 0, -1, 0, false, true, -1, -1};
+  Trained done{0, 0, -1, 0, false, true, -1, -1, 0};
   memset(dvalues, 0, pass.num_values() * sizeof(float));
   memset(drest, 0, rest * sizeof(float));
   for (int64_t first = 0, number = 0; first < batches.samples; first += batches.batch, number++) {

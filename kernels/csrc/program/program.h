@@ -44,6 +44,8 @@ struct Training {
   const uint64_t* seeds;
   uint64_t pass;        // the number of the first pass, for dropout
   const uint8_t* stop;  // looked at before every batch; null: never
+  float* scores;        // takes the gradient of every prunable weight, dense, of the last batch; null: not wanted
+  const int64_t* score_starts;  // of each segment in it
 };
 
 struct Trained {
@@ -54,6 +56,7 @@ struct Trained {
   bool stopped;
   bool finite;                        // is every number of the model?
   int64_t right_before, right_after;  // of the test samples; -1: not tested
+  int64_t scored = 0;                 // samples of the batch whose dense gradients were kept
 };
 
 class Program {
@@ -66,7 +69,7 @@ class Program {
   int64_t segments, rest;        // of a model: prunable weights, entries of rest
   std::vector<int64_t> trained;  // first, length, first, length, ... of what is trained in rest
   std::vector<std::shared_ptr<Conv>> convs;
-  Steps train, evaluate, grow;
+  Steps train, last, evaluate, grow;  // last: train, with gradients of all entries of prunable weights
 
   // `test`: samples to evaluate before and after it; null: none.
   Trained run_training(Workspace&, Arenas, Batches, Training, const Batches* test, int threads) const;

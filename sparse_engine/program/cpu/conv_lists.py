@@ -46,10 +46,10 @@ def _ordered(plan: ConvPlan, way: str, kernel: str) -> int:
 def backward(made: List, i: int, step: steps.Conv) -> None:
     plan = made.convs[i]
     dy = made.masked(step) if step.relu else made.gradient[step.y]
-    if made.mode == "train" and step.bias is not None:
+    if made.trains and step.bias is not None:
         channels = step.geometry.out_channels
         made.add("BiasGradient", dy=dy, channels=channels, size=made.size(step.y) // channels, bias=step.bias)
-    if made.mode == "train" or step.weight.segment is not None:
+    if made.trains or step.weight.segment is not None:
         _weight_gradient(made, step, plan, dy)
     if made.needed[0]:
         dx = made.new(step.x, "gradient")
@@ -59,7 +59,8 @@ def backward(made: List, i: int, step: steps.Conv) -> None:
 
 def _weight_gradient(made: List, step: steps.Conv, plan: ConvPlan, dy: Buffer) -> None:
     grow = made.mode == "grow"
-    kernel = plan.kernels.growth if grow else plan.kernels.weight_gradient
+    score = made.mode == "last" and step.weight.segment is not None
+    kernel = plan.kernels.growth if grow or score else plan.kernels.weight_gradient
     x, direction = made.value[step.x], NONE
     if kernel != "winograd":
         x = _planes(made, plan, x)
@@ -77,6 +78,7 @@ def _weight_gradient(made: List, step: steps.Conv, plan: ConvPlan, dy: Buffer) -
         dy=dy,
         scratch=Buffer(size, f"gradient of {step.weight.name}"),
         grow=grow,
+        score=score,
     )
 
 

@@ -15,11 +15,12 @@ from sparse_engine.program.cpu.memory import Buffer, Planned
 from sparse_engine.program.steps import Graph, Step
 
 NONE = -1  # in place of a buffer or a place in a model
+MODES = ("train", "last", "evaluate", "grow")  # last: train, and keep the dense gradients of prunable weights
 
 
 @dataclass
 class List:
-    """`mode`: "train", "evaluate" or "grow". `needed`: which inputs of the present step need a gradient."""
+    """`mode`: one of MODES. `needed`: which inputs of the present step need a gradient."""
 
     graph: Graph
     convs: dict[int, ConvPlan]  # by the number of the step
@@ -31,6 +32,11 @@ class List:
     holders: dict[Buffer, set[int]] = field(default_factory=dict)
     saved: dict[int, dict[str, Any]] = field(default_factory=dict)  # what a step keeps for backward
     needed: list[bool] = field(default_factory=list)
+
+    @property
+    def trains(self) -> bool:
+        """Are gradients of all that is trained wanted?"""
+        return self.mode in ("train", "last")
 
     def size(self, v: int) -> int:
         return prod(self.graph.values[v]) * self.lanes

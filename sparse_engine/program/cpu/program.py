@@ -9,12 +9,11 @@ from sparse_engine.choice import plan
 from sparse_engine.program import steps
 from sparse_engine.program.cpu import lists
 from sparse_engine.program.cpu.convs import ConvPlan, Kernels
+from sparse_engine.program.cpu.listing import MODES
 from sparse_engine.program.cpu.memory import Buffer, Places, Planned, place
 from sparse_engine.program.steps import Graph
 from sparsefl.kernels.native import extension
 from sparsefl.kernels.sparse_conv import DIRECTIONS, Geometry
-
-MODES = ("train", "evaluate", "grow")
 
 
 def choose(graph: Graph, counts: tuple[int, ...], lanes: int) -> tuple[Kernels, ...]:

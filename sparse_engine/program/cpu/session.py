@@ -18,7 +18,7 @@ from sparse_engine.program.cpu.convs import lanes_for
 from sparse_engine.program.cpu.program import CpuProgram, choose
 from sparse_engine.program.steps import Graph
 from sparsefl.kernels.gather._cpu import native_moves, native_samples
-from sparsefl.kernels.layout import Bitmap
+from sparsefl.kernels.layout import Bitmap, Segments
 from sparsefl.kernels.native import address, extension, num_threads, pointer
 
 Value = TypeVar("Value")
@@ -36,16 +36,16 @@ class Session:
         self._kernels: OrderedDict[tuple, tuple] = OrderedDict()
         self._last: tuple[tuple, CpuProgram] | None = None
 
-    def program(self, model: Model, batch: int) -> CpuProgram:
-        """Return the program for models that store as many entries as `model`, and batches of that size."""
-        asked = (model.bitmap, batch, extension().isa(), plan.current())
+    def program(self, mask: Bitmap, batch: int) -> CpuProgram:
+        """Return the program for models that store as many entries as `mask`, and batches of that size."""
+        asked = (mask, batch, extension().isa(), plan.current())
         if self._last is None or self._last[0] != asked:  # a turn asks several times
-            self._last = (asked, self._found(model, batch))
+            self._last = (asked, self._found(mask, batch))
         return self._last[1]
 
-    def _found(self, model: Model, batch: int) -> CpuProgram:
+    def _found(self, mask: Bitmap, batch: int) -> CpuProgram:
         lanes = lanes_for(batch)
-        key = (lanes, extension().isa(), plan.current().identity(), *model.bitmap.counts.tolist())
+        key = (lanes, extension().isa(), plan.current().identity(), *mask.stored)
         kernels = _kept(self._kernels, key, lambda: choose(self.graph, key[3:], lanes), 8 * _KEPT)
         make = partial(CpuProgram, self.graph, lanes, kernels)
         return _kept(self._programs, (*key[:3], kernels), make, _KEPT)
@@ -54,33 +54,18 @@ class Session:
         """Train `model` in place. `test`: how many of these get their own class, before and after it, is
         counted too."""
         seeds = np.array(how.seeds, np.uint64)
-        towards, rate = how.pull or (None, 0.0)
-        native = extension().program.Training(
-            sgd=extension().Sgd(
-                lr=how.lr, momentum=how.momentum, weight_decay=how.weight_decay, scale=1.0, nesterov=False
-            ),
-            max_norm=how.max_norm or 0.0,
-            rho=how.rho,
-            pull_rate=rate,
-            pull_values=0 if towards is None else pointer(towards.values),
-            pull_rest=0 if towards is None else pointer(towards.rest),
-            velocity_values=0 if how.velocity is None else pointer(how.velocity.values),
-            velocity_rest=0 if how.velocity is None else pointer(how.velocity.rest),
-            seeds=address(seeds, np.uint64),
-            **{"pass": how.first_pass},
-            stop=0 if how.stop is None else address(how.stop, np.uint8),
-        )
-        self._check_norms(batches)
+        native = native_training(how, address(seeds, np.uint64), model.bitmap.segments)
+        self.check_norms(batches.samples, batches.size)
         tests = None if test is None else _batches(test)
-        return _trained(self._call("train", model, batches, native, tests))
+        return trained(self._call("train", model, batches, native, tests))
 
     def gradient(self, model: Model, batches: Batches, seeds: tuple[int, ...] = ()) -> tuple[Model, Trained]:
         """Return the gradient of the mean loss over all samples, in the form of a model with buffers of 0."""
         drawn = np.array(seeds, np.uint64)
         values, rest, integers = (torch.zeros_like(x) for x in (model.values, model.rest, model.integers))
         into = address(drawn, np.uint64), pointer(values), pointer(rest)
-        self._check_norms(batches)
-        done = _trained(self._call("gradient", self._with_own_buffers(model), batches, *into))
+        self.check_norms(batches.samples, batches.size)
+        done = trained(self._call("gradient", self._with_own_buffers(model), batches, *into))
         for part in (values, rest):
             part.div_(max(done.samples, 1))
         return Model(model.layout, model.bitmap, values, rest, integers), done
@@ -96,22 +81,32 @@ class Session:
         is not finite instead."""
         kept, drawn = growth.kept.words, np.array(seeds, np.uint64)
         words = kept.clone()
-        self._check_norms(batches)
+        self.check_norms(batches.samples, batches.size)
         given = (pointer(x, torch.int64) for x in (kept, growth.n, words))
         failed = self._call("grow", self._with_own_buffers(model), batches, address(drawn, np.uint64), *given)
         return growth.layout.bitmap(words) if failed < 0 else growth.layout.names[failed]
 
     def profile(self, model: Model, batches: Batches, times: int = 10) -> list[tuple[str, float]]:
         """Return every step of a training on the first batch, and its seconds: the least of `times` runs."""
-        program = self.program(model, batches.size)
+        program = self.program(model.bitmap, batches.size)
         seeds = np.zeros(self.graph.num_dropouts, np.uint64)
         given = True, address(seeds, np.uint64), times
         seconds = self._call("profile", self._with_own_buffers(model), batches, *given)
         return [(str(step), s) for step, s in zip(program.planned["train"], seconds, strict=True)]
 
-    def _check_norms(self, batches: Batches) -> None:
+    @property
+    def has_norms(self) -> bool:
+        """Does the network keep statistics of batches?"""
+        return bool(self._norms)
+
+    @property
+    def workspace(self) -> Any:
+        """The memory of its programs."""
+        return self._workspace
+
+    def check_norms(self, samples: int, batch: int) -> None:
         """ValueError, as torch has it: one value has no variance."""
-        if batches.samples and (batches.size == 1 or batches.samples % batches.size == 1):
+        if samples and (batch == 1 or samples % batch == 1):
             for step in self._norms:
                 if self.graph.values[step.x][1:] == (1, 1):
                     wanted = f"more than one value per channel when training {step.name}"
@@ -124,14 +119,36 @@ class Session:
         return replace(model, rest=model.rest.clone(), integers=model.integers.clone())
 
     def _call(self, name: str, model: Model, batches: Batches, *given: Any) -> Any:
-        program = self.program(model, batches.size).native
+        program = self.program(model.bitmap, batches.size).native
         run = getattr(extension().program, name)
         return run(program, self._workspace, _arenas(model), _batches(batches), *given, num_threads())
 
 
+def native_training(how: Training, seeds: int, segments: Segments) -> Any:
+    """csrc/program/program.h's; `seeds`: the address of how.seeds. Keeps no array alive."""
+    towards, rate = how.pull or (None, 0.0)
+    return extension().program.Training(
+        sgd=extension().Sgd(
+            lr=how.lr, momentum=how.momentum, weight_decay=how.weight_decay, scale=1.0, nesterov=False
+        ),
+        max_norm=how.max_norm or 0.0,
+        rho=how.rho,
+        pull_rate=rate,
+        pull_values=0 if towards is None else pointer(towards.values),
+        pull_rest=0 if towards is None else pointer(towards.rest),
+        velocity_values=0 if how.velocity is None else pointer(how.velocity.values),
+        velocity_rest=0 if how.velocity is None else pointer(how.velocity.rest),
+        seeds=seeds,
+        **{"pass": how.first_pass},
+        stop=0 if how.stop is None else address(how.stop, np.uint8),
+        scores=0 if how.scores is None else pointer(how.scores),
+        score_starts=pointer(segments.dense, torch.int64),
+    )
+
+
 def _batches(batches: Batches) -> Any:
     """csrc/program/program.h's; keeps no array alive."""
-    native, labels = batches.data.derived.of("native", lambda: _samples(batches.data))
+    native, labels = native_data(batches.data)
     return extension().program.Batches(
         data=native,
         labels=labels,
@@ -143,8 +160,11 @@ def _batches(batches: Batches) -> Any:
     )
 
 
-def _samples(data: Data) -> tuple[Any, int]:
-    return native_samples(data.x, data.mean, data.std), address(data.labels, np.int64)
+def native_data(data: Data) -> tuple[Any, int]:
+    """Samples as csrc/layers/shapes.h has them, and the address of their labels. Made once for each."""
+    return data.derived.of(
+        "native", lambda: (native_samples(data.x, data.mean, data.std), address(data.labels, np.int64))
+    )
 
 
 def _arenas(model: Model) -> Any:
@@ -158,10 +178,11 @@ def _arenas(model: Model) -> Any:
     )
 
 
-def _trained(native: Any) -> Trained:
+def trained(native: Any) -> Trained:
+    """What came of a training, from csrc/program/program.h's."""
     failed = None if native.failed < 0 else (native.failed, native.failed_loss)
     right = None if native.right_before < 0 else (native.right_before, native.right_after)
-    return Trained(native.loss, native.samples, failed, native.stopped, native.finite, right)
+    return Trained(native.loss, native.samples, failed, native.stopped, native.finite, right, native.scored)
 
 
 def _kept(cache: OrderedDict[tuple, Value], key: tuple, make: Callable[[], Value], most: int) -> Value:

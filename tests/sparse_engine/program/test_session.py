@@ -383,5 +383,5 @@ def test_a_profile_changes_nothing():
     before = model.clone()
     rows = Session(graph).profile(model, batches(samples(graph, 20), 20), times=2)
     assert_same(model, before)
-    assert len(rows) == len(Session(graph).program(model, 20).planned["train"])
+    assert len(rows) == len(Session(graph).program(model.bitmap, 20).planned["train"])
     assert all(0 <= seconds < 10 for _, seconds in rows) and any("ConvApply 0" in name for name, _ in rows)

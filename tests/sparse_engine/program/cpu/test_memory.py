@@ -50,7 +50,7 @@ def test_buffers_of_random_lives_do_not_overlap(given):
 @pytest.mark.parametrize("name", [*ODD, *MODELS])
 def test_buffers_of_a_network_do_not_overlap(name):
     graph, model = made(name, density=0.2)
-    program = Session(graph).program(model, 20)
+    program = Session(graph).program(model.bitmap, 20)
     for mode in MODES:
         assert_apart(program.planned[mode], program.places[mode])
     assert program.places["train"].size < program.places["train"].alone
@@ -72,4 +72,4 @@ def test_a_training_of_resnet18_takes_what_layer_by_layer_does(monkeypatch):
     monkeypatch.setattr(memory, "empty", watched)
     layers = se.load(se.sparsify(net, masks={}, exempt=()), model)
     F.cross_entropy(layers(torch.from_numpy(given.x)), torch.from_numpy(given.labels)).backward()
-    assert 4 * Session(graph).program(model, 32).places["train"].size <= 1.05 * max(taken)
+    assert 4 * Session(graph).program(model.bitmap, 32).places["train"].size <= 1.05 * max(taken)

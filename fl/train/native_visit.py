@@ -1,0 +1,84 @@
+"""Visits as one native call per client: most of a round of small networks would be Python's otherwise.
+
+Not where masks are pruned (the size of a pruned model is not known before), nor where they move at random,
+nor where training is drawn towards a model: those go by steps.
+"""
+
+from dataclasses import replace
+
+from fl import rng
+from fl.data.batches import PAD
+from fl.train.program import Parts, checked, not_finite, report_of, seeds_of, training_of
+from fl.train.setting import Setting
+from fl.train.stop import Stop
+from fl.train.visit import Start, Visit, Visited
+from sparse_engine.model.average import same_layout, total_drift
+from sparse_engine.program.cpu.session import Session
+from sparse_engine.program.cpu.visits import Visits
+from sparse_engine.program.visits import Growing, Plan, Share, Visitor
+
+
+def possible(visit: Visit) -> bool:
+    """Can it be one native call?"""
+    at_random = visit.move is not None and visit.move.grow == "random"
+    return visit.prune is None and visit.local.pull is None and not at_random
+
+
+class NativeVisits:
+    """Those of one worker."""
+
+    def __init__(self, session: Session, data: Parts, setting: Setting, stop: Stop) -> None:
+        self._setting, self._stop, self._session = setting, stop, session
+        partition = setting.partition
+        train = Share(data.train, partition.train.indptr, partition.train.indices)
+        test = Share(data.test, partition.test.indptr, partition.test.indices)
+        self._visits = Visits(session, train, test)
+        self._last: tuple[Visit, int, Plan] | None = None
+
+    def run(self, k: int, t: int, start: Start, visit: Visit) -> Visited:
+        """The visit of client k in round t: that of visit_steps.by_steps."""
+        setting, local = self._setting, visit.local
+        models = [start.own, *start.neighbours]
+        for j, model in enumerate(models[1:]):
+            if model.layout is not start.own.layout:
+                same_layout(start.own, model, f"neighbours[{j}]")
+        purposes = (f"dropout{local.stream}", "grow dropout") if self._session.graph.num_dropouts else ()
+        seeds = [seeds_of(self._session, setting, purpose, t, k) for purpose in purposes]
+        who = Visitor(k, models, start.mask, start.first_mask, *seeds)
+        done = self._visits.run(self._plan(t, visit), who)
+        where = f"client {k}, round {t}"
+        checked(done.trained, where)
+        if isinstance(done.grown, str):
+            raise not_finite(f"gradient of {done.grown}", where)
+        shares = setting.partition.train, setting.partition.test
+        samples, tests = (int(share.indptr[k + 1] - share.indptr[k]) for share in shares)
+        report = report_of(done.trained, setting, start.mask, local.passes, samples, tests)
+        growth = setting.cost.dense_training(done.samples) if done.samples else 0
+        drift = None if done.norms is None else total_drift(done.norms, visit.drift == "squared")
+        report = replace(report, flop=report.flop + growth, train_s=done.seconds)
+        return Visited(done.model, done.model, report, drift, done.grown, done.nbytes)
+
+    def _plan(self, t: int, visit: Visit) -> Plan:
+        """That of all clients of a round: made once."""
+        if self._last is None or self._last[0] is not visit or self._last[1] != t:
+            self._last = (visit, t, self._made(t, visit))
+        return self._last[2]
+
+    def _made(self, t: int, visit: Visit) -> Plan:
+        setting, local, move = self._setting, visit.local, visit.move
+        growing = None
+        if move is not None:
+            fresh = 0 if move.by_last_batch else move.batches * setting.training.batch_size
+            growing = Growing(fraction=move.fraction, batch=fresh, order=rng.key(setting.seed, "grow"))
+        return Plan(
+            round=t,
+            epochs=local.epochs,
+            batch=local.batch_size,
+            training=training_of(local, (), self._stop, None),
+            order=rng.key(setting.seed, f"batches{local.stream}"),
+            padding=PAD,
+            moved=setting.data.augment,
+            growing=growing,
+            origin=setting.initial if visit.drift is not None else None,
+            message=visit.message,
+        )

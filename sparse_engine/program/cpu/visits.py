@@ -1,0 +1,156 @@
+"""Visits in one native call each (csrc/program/visit.h)."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparse_engine.model.model import Model
+from sparse_engine.program.cpu.session import Session, native_data, native_training, trained
+from sparse_engine.program.visits import Plan, Share, Visited, Visitor
+from sparse_engine.wire import form as forms
+from sparsefl.kernels.layout import Bitmap
+from sparsefl.kernels.native import address, extension, num_threads, placement, pointer
+
+_KEY = 2**64
+_MOST = 2**32 - 1  # entries of a tensor that a message can count
+
+
+class Visits:
+    """Visits of a worker. Not for two threads at once."""
+
+    def __init__(self, session: Session, train: Share, test: Share) -> None:
+        self._session, self._train, self._test = session, train, test
+        self._shares = _share(train), _share(test)
+        self._memory = extension().program.VisitMemory()
+        self._plans: tuple[Plan | None, dict[int, Any]] = (None, {})  # the last one, by size of batches
+
+    def run(self, plan: Plan, who: Visitor) -> Visited:
+        """Take the turn of `who`. The model that comes out has memory of its own."""
+        session, own, growing = self._session, who.models[0], plan.growing
+        batch = self._batch(plan.batch, who.k)
+        samples = self._train.count(who.k)
+        session.check_norms(samples, batch)
+        program = growth = session.program(who.mask, batch)
+        if growing is not None and growing.batch:
+            size = min(growing.batch, samples)
+            session.check_norms(size, size)
+            growth = session.program(who.mask, size)
+        layout, segments = own.layout, own.layout.segments
+        values = torch.empty(who.mask.nnz, dtype=torch.float32)
+        rest, integers = torch.empty(layout.num_floats, dtype=torch.float32), own.integers.clone()
+        tensors = len(layout.float_runs) // 2
+        norms = np.empty(len(segments) + tensors) if plan.origin is not None else None
+        words = torch.empty(segments.num_words if growing else 0, dtype=torch.int64)
+        offsets = torch.empty(len(segments) + 1 if growing else 0, dtype=torch.int64)
+        first = who.first_mask or who.mask
+        visitor = extension().program.Visitor(
+            k=who.k,
+            models=[_stored(model) for model in who.models],
+            mask=pointer(who.mask.words, torch.int64),
+            offsets=pointer(who.mask.offsets, torch.int64),
+            first_mask=pointer(first.words, torch.int64),
+            first_offsets=pointer(first.offsets, torch.int64),
+            values=values.data_ptr(),
+            rest=rest.data_ptr(),
+            integers=integers.data_ptr(),
+            words=words.data_ptr(),
+            next_offsets=offsets.data_ptr(),
+            norms=0 if norms is None else norms.ctypes.data,
+        )
+        native = self._plan(plan, who, layout_of=own, batch=batch)
+        done = extension().program.visit(
+            program.native, growth.native, session.workspace, self._memory, native, visitor, num_threads()
+        )
+        grown: Bitmap | str | None = None
+        if done.failed >= 0:
+            grown = layout.names[done.failed]
+        elif growing is not None:
+            grown = Bitmap(words, segments, offsets)
+        return Visited(
+            Model(layout, who.mask, values, rest, integers),
+            trained(done.trained),
+            norms,
+            grown,
+            done.grown_on,
+            None if done.bytes < 0 else done.bytes,
+            done.seconds,
+        )
+
+    def _batch(self, wanted: int, k: int) -> int:
+        """Return the size of client k's batches: no more than it has samples for."""
+        return max(1, min(wanted, max(self._train.count(k), self._test.count(k))))
+
+    def _plan(self, plan: Plan, who: Visitor, layout_of: Model, batch: int) -> Any:
+        """csrc/program/visit.h's Visit: made once per plan and size of batches; anew for every client where
+        dropouts have seeds."""
+        if self._plans[0] is not plan:
+            self._plans = (plan, {})
+        known = self._plans[1]
+        if who.seeds or who.growth_seeds or batch not in known:
+            self._seeds = np.array(who.seeds, np.uint64), np.array(who.growth_seeds, np.uint64)  # kept alive
+            known[batch] = self._made(plan, layout_of, batch, *self._seeds)
+        return known[batch]
+
+    def _made(self, plan: Plan, model: Model, batch: int, seeds: Any, growth_seeds: Any) -> Any:
+        native, layout, growing, origin = extension().program, model.layout, plan.growing, plan.origin
+        form, train = forms.form(layout), self._shares[0]
+        sizes = layout.segments.sizes
+        return native.Visit(
+            segments=placement(layout.segments),
+            train=train,
+            test=self._shares[1],
+            training=native_training(plan.training, address(seeds, np.uint64), layout.segments),
+            round=plan.round,
+            epochs=plan.epochs,
+            batch=batch,
+            order=_key(plan.order),
+            moved=plan.moved,
+            padding=plan.padding,
+            fraction=-1.0 if growing is None else growing.fraction,
+            growth=0 if growing is None else growing.batch,
+            growth_order=_key(0 if growing is None else growing.order),
+            growth_seeds=address(growth_seeds, np.uint64),
+            norms=self._session.has_norms,
+            origin=0 if origin is None else pointer(origin.values),
+            origin_rest=0 if origin is None else pointer(origin.rest),
+            tensors=layout.float_runs,
+            message=plan.message and max(sizes, default=0) <= _MOST,
+            fingerprint=form.fingerprint,
+            integers=layout.num_integers,
+            weights=[at for part in form.weights for at in (part.start, part.stop)],
+            vectors=[at for part in form.vectors for at in (part.start, part.stop)],
+        )
+
+
+def _share(share: Share) -> Any:
+    data, labels = native_data(share.data)
+    kind = share.indices.dtype.type
+    return extension().program.Share(
+        data=data,
+        labels=labels,
+        pointers=address(share.pointers, np.int64),
+        indices=address(share.indices, kind),
+        wide=share.indices.itemsize == 8,
+    )
+
+
+def _key(key: int) -> Any:
+    return extension().program.StreamKey(low=key % _KEY, high=key // _KEY)
+
+
+def _stored(model: Model) -> Any:
+    """csrc/program/visit.h's Stored; made once per model."""
+    return model.derived.of("stored", lambda: _made_stored(model))
+
+
+def _made_stored(model: Model) -> Any:
+    bitmap = model.bitmap
+    return extension().program.Stored(
+        words=pointer(bitmap.words, torch.int64),
+        offsets=pointer(bitmap.offsets, torch.int64),
+        values=pointer(model.values),
+        nnz=bitmap.nnz,
+        rest=pointer(model.rest),
+        integers=pointer(model.integers, torch.int64),
+    )
