@@ -34,6 +34,12 @@ IDLE = [
         "another da_dpfl.max_wait than 0",
     ),
     (["da_dpfl.grow=random", "da_dpfl.grow_batches=2"], "da_dpfl.grow_batches", "da_dpfl.grow = gradient"),
+    (["da_dpfl.grow=random", "da_dpfl.grow_from=last_batch"], "da_dpfl.grow_from", "da_dpfl.grow = gradient"),
+    (
+        ["da_dpfl.grow_from=last_batch", "da_dpfl.grow_batches=2"],
+        "da_dpfl.grow_batches",
+        "da_dpfl.grow_from = fresh",
+    ),
     (
         ["algorithm=fedavg", "training.max_norm=5"],
         "training.max_norm",

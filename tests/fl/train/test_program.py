@@ -1,5 +1,6 @@
 """Turns as programs against the same turns layer by layer: decisions, numbers, bits, stops."""
 
+import copy
 import threading
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import torch
 from fakes import trained
 
 import sparse_engine as se
+from fl.data import batches
 from fl.errors import Diverged, Stopped
 from fl.run import runs, setup
 from fl.run.rundir import CLIENTS, METRICS, read_jsonl
@@ -65,6 +67,7 @@ def make(tiny):
         assert isinstance(found[1].turn(0, 0, found[1].initial), EngineTurn)
         return found
 
+    two.tiny = tiny
     return two
 
 
@@ -99,6 +102,13 @@ def assert_agree(workers, grow=1, **local):
 def _floats(data):
     parts = (replace(p, x=p.x.astype(np.float32) / 16) for p in (data.train, data.test))
     return replace(data, **dict(zip(("train", "test"), parts, strict=True)), mean=(), std=())
+
+
+def _noisy(data):
+    """Without equal values, among which rounding would decide in a max pool."""
+    floats, noise = _floats(data), np.random.default_rng(0)
+    parts = (replace(p, x=p.x + noise.random(p.x.shape, np.float32)) for p in (floats.train, floats.test))
+    return replace(floats, **dict(zip(("train", "test"), parts, strict=True)))
 
 
 def _not_contiguous(data):
@@ -197,3 +207,34 @@ def test_another_thread_stops_a_training_between_batches(tiny):
     timer.join()
     stop.clear()
     assert trained(worker, 0, 0, masked(worker)).report.loss > 0
+
+
+@pytest.mark.parametrize("how", [{}, {"epochs": 2, "batch_size": 7}, {"rho": 0.05}, {"epochs": 0}])
+def test_growth_by_the_last_batch_agrees_on_both_paths(make, how):
+    found = []
+    for worker in (*make(), Worker(setup.prepare(make.tiny("training.kernels=dense")))):
+        turn = worker.turn(1, 2, masked(worker))
+        local = Local.of(worker.setting.training, 2, **how)
+        report = turn.train_and_test(local, scores=True)
+        grown = turn.grow_by_scores(0.3)
+        assert report.flop + grown.report.flop == worker.setting.costs.turn(
+            1, turn.model().bitmap, local, by_last_batch=True
+        )
+        found.append(grown.mask)
+    for other in found[1:]:
+        differing = np.unpackbits((found[0].words ^ other.words).numpy().view(np.uint8)).sum()
+        assert differing <= 2 and other.nnz == found[0].nnz
+
+
+def test_scores_are_the_gradient_of_the_last_batch(make):
+    """With a step of length 0 the model stays, and autograd on the dense network says what its scores are."""
+    worker = make(data=_noisy)[0]
+    turn, setting = worker.turn(1, 2, masked(worker)), worker.setting
+    samples = setting.partition.train.of(1)
+    turn.train_and_test(Local.of(setting.training, 2, lr=0.0, batch_size=len(samples), epochs=1), scores=True)
+    net = se.load(copy.deepcopy(setting.network), turn.model()).train()
+    x, y = next(batches(setting.data, samples, len(samples), np.random.default_rng(0)))
+    torch.nn.functional.cross_entropy(net(x), y).backward()
+    weights = dict(net.named_parameters())
+    wanted = torch.cat([weights[name].grad.reshape(-1) for name in turn.model().layout.names])
+    assert (turn._scores - wanted).norm() < 1e-4 * wanted.norm()
