@@ -25,8 +25,9 @@ void ConvApply::run(Run& r) const {
     const Order& o = d.orders[i];
     const float* weights = values;
     if (d.dense || d.transposed) {
-      weights = r.work + scratch;
-      r.ops.conv_gather(values, o.index.data(), o.index.size(), r.work + scratch, r.threads);
+      float* ordered = d.dense ? r.work + scratch : r.ordered;
+      r.ops.conv_gather(values, o.index.data(), o.index.size(), ordered, r.threads);
+      weights = ordered;
     }
     float* to = r.work + y + d.passes[i].offset;
     if (d.dense)

@@ -16,8 +16,9 @@ class ToPlanes : public Step {
 class ConvApply : public Step {
  public:
   std::shared_ptr<Conv> conv;
-  int64_t direction, planes, y, scratch;
-  int64_t bias;  // in rest; -1: none
+  int64_t direction, planes, y;
+  int64_t scratch;  // for dense weights; -1: those of the direction are sparse
+  int64_t bias;     // in rest; -1: none
   void run(Run& r) const override;
 };
 

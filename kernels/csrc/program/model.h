@@ -30,6 +30,7 @@ struct Run {
   float* work;
   Arenas model;
   float *dvalues, *drest;
+  float* ordered;         // room for the stored entries of any weight
   int64_t samples;        // columns of a row that belong to the batch; the others began as zeros
   const int64_t* labels;  // of the samples
   bool training;

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include <algorithm>
 #include <chrono>
 
 namespace sparsefl::program {
@@ -51,15 +52,18 @@ class Program::Pass {
         values_(model.offsets[p.segments]),
         rest_(p.rest),
         labels_(p.lanes),
-        r_{ops(), threads, nullptr, model,   nullptr, nullptr, 0, labels_.data(),
-           true,  nullptr, 0,       nullptr, nullptr, nullptr, 0, 0} {
+        r_{ops(), threads, nullptr, model,   nullptr, nullptr, nullptr, 0, labels_.data(),
+           true,  nullptr, 0,       nullptr, nullptr, nullptr, 0,       0} {
     const int64_t arena = whole(values_) + whole(rest_);
-    r_.work = workspace.reserve(p.size + (1 + extra) * arena + 64);
+    int64_t most = 0;  // stored entries of a weight
+    for (const auto& conv : p.convs) most = std::max(most, conv->weight.stored(model));
+    r_.work = workspace.reserve(p.size + (1 + extra) * arena + whole(most) + 64);
     r_.dvalues = r_.work + p.size, r_.drest = r_.dvalues + whole(values_);
     for (int i = 0; i < extra; i++) {
       float* first = r_.dvalues + (i + 1) * arena;
       spare_[i] = {first, first + whole(values_)};
     }
+    r_.ordered = r_.dvalues + (1 + extra) * arena;
     for (const auto& conv : p.convs) conv->adopt(r_.ops, model);
   }
 

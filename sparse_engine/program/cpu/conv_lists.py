@@ -18,7 +18,7 @@ def forward(made: List, i: int, step: steps.Conv) -> None:
     else:
         planes = _planes(made, plan, x)
         direction = plan.direction("forward", kernel)
-        scratch = Buffer(_ordered(plan, "forward", kernel), "ordered weights")
+        scratch = _ordered(plan, "forward", kernel)
         fields = {"planes": planes, "y": y, "scratch": scratch, "bias": bias}
         made.add("ConvApply", conv=plan, direction=direction, **fields)
     if step.relu:
@@ -35,12 +35,13 @@ def _planes(made: List, plan: ConvPlan, x: Buffer) -> Buffer:
     return planes
 
 
-def _ordered(plan: ConvPlan, way: str, kernel: str) -> int:
-    """Floats of the weights in the order of a direction."""
+def _ordered(plan: ConvPlan, way: str, kernel: str) -> Buffer | int:
+    """Memory for the weights in the order of a direction; NONE for stored ones, whose number is the model's:
+    theirs is behind the workspace (Run::ordered)."""
+    if kernel != "dense":
+        return NONE
     rows = plan.step.geometry.out_channels if way == "forward" else plan.step.geometry.in_channels
-    if kernel == "dense":
-        return -(-rows // 3) * 3 * (plan.weights // rows)
-    return plan.weights if way == "backward" else 0
+    return Buffer(-(-rows // 3) * 3 * (plan.weights // rows), "ordered weights")
 
 
 def backward(made: List, i: int, step: steps.Conv) -> None:
@@ -97,6 +98,6 @@ def _input_gradient(made: List, plan: ConvPlan, dy: Buffer, dx: Buffer) -> None:
             planes = Buffer(plan.backward.planes.size, "planes of a gradient")
             made.add("ToPlanes", planes=plan.backward.planes.native, x=dy, to=planes)
         direction = plan.direction("backward", kernel)
-        scratch = Buffer(_ordered(plan, "backward", kernel), "ordered weights")
+        scratch = _ordered(plan, "backward", kernel)
         fields = {"planes": planes, "y": dx, "scratch": scratch, "bias": NONE}
         made.add("ConvApply", conv=plan, direction=direction, **fields)

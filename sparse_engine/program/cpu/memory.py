@@ -1,7 +1,7 @@
 """Buffers of a list of steps, and where each lies in the workspace: those that never live at once may share.
 
-A buffer lives from the first step that names it to the last. The largest are placed first, each at the lowest
-place that is free throughout its life.
+A buffer lives from the first step that names it to the last. One after the other, in one of several orders, is
+placed as low as it is free throughout its life.
 """
 
 from collections.abc import Sequence
@@ -46,13 +46,28 @@ class Places:
 
 
 def place(steps: Sequence[Planned]) -> Places:
-    """Return the places of all buffers of a list."""
+    """Return the places of all buffers of a list: the best of several orders."""
     lives: dict[Buffer, tuple[int, int]] = {}
     for i, step in enumerate(steps):
         for buffer in step.buffers:
             first, _ = lives.get(buffer, (i, i))
             lives[buffer] = (-1, len(steps)) if buffer.pinned else (first, i)
-    order = sorted(lives, key=lambda b: (not b.pinned, -b.size))
+
+    def length(b: Buffer) -> int:
+        return lives[b][1] - lives[b][0] + 1
+
+    orders = [
+        lambda b: (not b.pinned, -b.size),
+        lambda b: (not b.pinned, -b.size, -length(b)),
+        lambda b: (not b.pinned, -length(b) * b.size),
+        lambda b: (not b.pinned, -length(b), -b.size),
+    ]
+    found = [_placed(sorted(lives, key=order), lives) for order in orders]
+    return min(found, key=lambda places: places.size)
+
+
+def _placed(order: Sequence[Buffer], lives: dict[Buffer, tuple[int, int]]) -> Places:
+    """Return places, each the lowest that is free when its turn comes."""
     at: dict[Buffer, int] = {}
     for buffer in order:
         first, last = lives[buffer]

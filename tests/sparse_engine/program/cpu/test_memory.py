@@ -58,8 +58,8 @@ def test_buffers_of_a_network_do_not_overlap(name):
 
 @pytest.mark.skipif(not native.built() or not native.extension().pooled(), reason="buffers are not counted")
 def test_a_training_of_resnet18_takes_what_layer_by_layer_does(monkeypatch):
-    """Results in use at once, layer by layer, against the workspace of a training. A twentieth more is for
-    ordered weights, which a workspace holds for any density."""
+    """Results in use at once, layer by layer, against the workspace of a training and the stored weights of a
+    layer in another order."""
     net = se.models.resnet18(num_classes=10)
     graph, model = captured(net, (3, 32, 32), density=0.2)
     given, taken, before, real = samples(graph, 32), [], native.extension().bytes_taken(), memory.empty
@@ -72,4 +72,5 @@ def test_a_training_of_resnet18_takes_what_layer_by_layer_does(monkeypatch):
     monkeypatch.setattr(memory, "empty", watched)
     layers = se.load(se.sparsify(net, masks={}, exempt=()), model)
     F.cross_entropy(layers(torch.from_numpy(given.x)), torch.from_numpy(given.labels)).backward()
-    assert 4 * Session(graph).program(model.bitmap, 32).places["train"].size <= 1.05 * max(taken)
+    workspace = Session(graph).program(model.bitmap, 32).places["train"].size
+    assert 4 * (workspace + max(model.bitmap.stored)) <= max(taken)
