@@ -75,7 +75,7 @@ class Masks(Section):
     """where RigL grows: at the largest gradients, or anywhere"""
     grow_from: Annotated[Literal["fresh", "last_batch"], only_if(grow="gradient")] = "fresh"
     """whose gradient decides: that of fresh batches after training and pruning, or that of the last batch of
-    the training, which costs no pass of its own"""
+    the training, which costs no pass of its own (as accurate on CIFAR-10: docs/algorithms.md, 4)"""
     grow_batches: Annotated[Count, only_if(grow="gradient"), only_if(grow_from="fresh")] = 1
     """fresh batches whose mean gradient decides (the authors' code: as many as an epoch has)"""
 

@@ -1,7 +1,7 @@
 """Buffers of a list of steps, and where each lies in the workspace: those that never live at once may share.
 
-A buffer lives from the first step that names it to the last. One after the other, in one of several orders, is
-placed as low as it is free throughout its life.
+A buffer lives from the first step that names it to the last. One after the other, in the best of several
+orders, is placed as low as there is room throughout its life.
 """
 
 from collections.abc import Sequence
