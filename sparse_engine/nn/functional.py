@@ -7,6 +7,7 @@ Images are [N, C, H, W] in any memory order; results are batch-last (sparse_engi
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -15,11 +16,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from sparse_engine.choice import plan
+from sparse_engine.choice import plan, products
 from sparse_engine.nn.batch_last import to_images, to_planes
-from sparsefl.kernels import bitmap, sparse_conv
-from sparsefl.kernels.pack import pack
+from sparsefl.kernels import bitmap, native, sparse_conv
+from sparsefl.kernels.pack import pack, unpack
 from sparsefl.kernels.sparse_conv import Conv
+from sparsefl.kernels.transpose import transpose
 
 # Receives the dense gradient of a weight, in the weight's shape, while backward passes its layer.
 Watcher = Callable[[Tensor], None]
@@ -40,8 +42,61 @@ def linear(
     x: Tensor, values: Tensor, conv: Conv, bias: Tensor | None = None, watch: Watcher | None = None
 ) -> Tensor:
     """Return x [..., in] times the transposed sparse weight [out, in], plus bias: [..., out]."""
-    images = x.reshape(-1, x.shape[-1])[:, :, None, None]
-    return conv2d(images, values, conv, bias, watch)[:, :, 0, 0].view(*x.shape[:-1], conv.out_channels)
+    if torch.is_autocast_enabled(x.device.type):
+        x = x.to(values.dtype)
+    rows = x.reshape(-1, x.shape[-1])
+    by_rows = _by_rows(rows)
+    if by_rows and watch is None and products.dense_pays(conv, len(rows)):
+        y = _DenseProduct.apply(rows, values, bias, conv)
+    else:
+        planes = _Turned.apply(rows) if by_rows else rows.t().contiguous()
+        y = _Conv2d.apply(planes[:, None, None, :], values, bias, conv, watch)[:, 0, 0, :].t()
+    return y.view(*x.shape[:-1], conv.out_channels)
+
+
+def _by_rows(x: Tensor) -> bool:
+    """Whether a matrix [rows, columns] lies in memory row by row, where a native kernel can turn it over."""
+    return x.is_contiguous() and min(x.shape) > 1 and x.dtype == torch.float32 and x.is_cpu and native.built()
+
+
+def _without_autocast(x: Tensor) -> AbstractContextManager[Any]:
+    """Sparse layers compute in the precision of their weights, wherever they are."""
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+
+
+class _Turned(torch.autograd.Function):
+    """x^T, in memory too; and the same of its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return transpose(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> Tensor:
+        return transpose(dy.contiguous())
+
+
+class _DenseProduct(torch.autograd.Function):
+    """y = x W^T + b by torch's product, where that is faster: the weight is dense while it lasts."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, conv: Conv) -> Tensor:
+        w = unpack(values, conv.bitmap).view(conv.out_channels, conv.in_channels)
+        ctx.conv, ctx.has_bias = conv, bias is not None
+        ctx.save_for_backward(x, w)
+        with _without_autocast(x):
+            return torch.nn.functional.linear(x, w, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, w = ctx.saved_tensors
+        need_x, need_values, need_bias, _ = ctx.needs_input_grad
+        dx = dy @ w if need_x else None
+        dv = pack((dy.t() @ x).view(-1), ctx.conv.bitmap) if need_values else None
+        return dx, dv, dy.sum(0) if need_bias else None, None
 
 
 class _Conv2d(torch.autograd.Function):
@@ -64,7 +119,7 @@ class _Conv2d(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, values = ctx.saved_tensors
         need_x, need_values, need_bias, *_ = ctx.needs_input_grad
-        dy = dy.contiguous()
+        dy = _contiguous(dy)
         conv, dx, dv = ctx.conv, None, None
         if need_x:
             size, kernel = (x.shape[1], x.shape[2]), _kernel(conv, "input_gradient", x)
@@ -77,6 +132,13 @@ class _Conv2d(torch.autograd.Function):
             dv = sparse_conv.weight_gradient(conv, x, dy, kernel=_kernel(conv, "weight_gradient", x))
         db = dy.sum((1, 2, 3)) if need_bias else None
         return dx, dv, db, None, None
+
+
+def _contiguous(dy: Tensor) -> Tensor:
+    """Planes [C, H, W, N] as they are, or copied: of a linear layer they may be rows [N, C]."""
+    if dy.shape[1:3] == (1, 1) and not dy.is_contiguous() and _by_rows(rows := dy[:, 0, 0, :].t()):
+        return transpose(rows)[:, None, None, :]
+    return dy.contiguous()
 
 
 def _kernel(conv: Conv, direction: str, x: Tensor) -> str:
@@ -97,9 +159,19 @@ def full_conv(
     padding: tuple[int, int],
     dilation: tuple[int, int],
     device: torch.device,
+    groups: int = 1,
 ) -> Conv:
     """The convolution that stores every entry of a weight `shape` [out, in, height, width]. Layers that are
-    alike share one and its plans; those that were not used for long are dropped."""
+    alike share one and its plans; those that were not used for long are dropped.
+
+    groups: outputs of group g see the inputs of group g alone: blocks of a weight with `groups` times as many
+    inputs, whose stored entries lie in the order of the dense ones.
+    """
     out, into, height, width = shape
-    every = bitmap.full((prod(shape),), device)
-    return Conv(every, out, into, (height, width), stride, padding, dilation)
+    if groups == 1:
+        every = bitmap.full((prod(shape),), device)
+    else:
+        blocks = torch.eye(groups, dtype=torch.bool, device=device)
+        block = torch.ones(out // groups, into * height * width, dtype=torch.bool, device=device)
+        every = bitmap.from_mask(torch.kron(blocks, block).reshape(-1))
+    return Conv(every, out, groups * into, (height, width), stride, padding, dilation)

@@ -70,11 +70,12 @@ def _conv2d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Any:
-    """A dense convolution: every entry of the weight is stored."""
+    """A dense convolution: every entry of the weight is stored. Groups are blocks of a larger weight."""
     stride, dilation = _pair(stride), _pair(dilation)
-    if groups != 1 or stride[0] != stride[1] or isinstance(padding, str) or weight.dtype != torch.float32:
+    if stride[0] != stride[1] or isinstance(padding, str) or weight.dtype != torch.float32:
         return NotImplemented
-    full = functional.full_conv(tuple(weight.shape), stride[0], _pair(padding), dilation, weight.device)
+    shape = tuple(weight.shape)
+    full = functional.full_conv(shape, stride[0], _pair(padding), dilation, weight.device, groups)
     return functional.conv2d(x, weight.reshape(-1), full, bias)
 
 

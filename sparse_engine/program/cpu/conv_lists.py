@@ -18,8 +18,8 @@ def forward(made: List, i: int, step: steps.Conv) -> None:
     else:
         planes = _planes(made, plan, x)
         direction = plan.direction("forward", kernel)
-        scratch = _ordered(plan, "forward", kernel)
-        fields = {"planes": planes, "y": y, "scratch": scratch, "bias": bias}
+        ordered = _ordered(plan, "forward", kernel)
+        fields = {"planes": planes, "y": y, "scratch": ordered, "bias": bias}
         made.add("ConvApply", conv=plan, direction=direction, **fields)
     if step.relu:
         made.add("Relu", x=y, other=NONE, y=y, size=made.size(step.y))
@@ -98,6 +98,6 @@ def _input_gradient(made: List, plan: ConvPlan, dy: Buffer, dx: Buffer) -> None:
             planes = Buffer(plan.backward.planes.size, "planes of a gradient")
             made.add("ToPlanes", planes=plan.backward.planes.native, x=dy, to=planes)
         direction = plan.direction("backward", kernel)
-        scratch = _ordered(plan, "backward", kernel)
-        fields = {"planes": planes, "y": dx, "scratch": scratch, "bias": NONE}
+        ordered = _ordered(plan, "backward", kernel)
+        fields = {"planes": planes, "y": dx, "scratch": ordered, "bias": NONE}
         made.add("ConvApply", conv=plan, direction=direction, **fields)
