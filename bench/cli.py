@@ -132,7 +132,7 @@ def models(
 
     def run() -> int:
         default = work.QUICK if quick else (tuple(work.MODELS), work.BATCHES, work.DENSITIES)
-        chosen = names("--model", model, default[0], work.MODELS)
+        chosen = names("--model", model, default[0], work.MODELS | work.OTHERS)
         batches, densities = counts("--batch", batch, default[1]), shares("--density", density, default[2])
         times = repeats or (1 if quick else 3)
         if cpu_time and threads > 1:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import sparse_engine as se
+from sparsefl.bench import networks
 
 RATE, DECAY = 1e-4, 5e-4
 BF16 = " bf16"
@@ -61,7 +61,7 @@ def check(who: str, losses: list[float], wanted: list[float]) -> None:
 
 def _made(name: str, classes: int, images: Tensor, labels: Tensor, kind: str, *, bf16: bool) -> Step:
     torch.manual_seed(0)
-    net = se.models.by_name(name, num_classes=classes)
+    net = networks.build(name, classes)
     for module in net.modules():  # its draws would make losses differ; it is a small part of a step
         if isinstance(module, nn.Dropout):
             module.p = 0.0

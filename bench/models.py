@@ -1,6 +1,7 @@
 """`sparsefl bench models`: a training step (forward, loss, backward, update), sparse against dense PyTorch.
 
-Ours is a step of the network as a program (se.compile), as runs take it.
+Ours is a step of the network as a program (se.compile), as runs take it; layer by layer where it cannot be
+one (`--model mixer,vit,encoder`: bench/networks.py).
 
 vs_dense      the fastest float32 step of dense PyTorch (bench/dense.py: layouts, torch.compile), over ours
 vs_best       the fastest of all, with bf16 autocast too: below 1 it beats ours
@@ -28,7 +29,7 @@ import sparse_engine as se
 from sparse_engine.program.batches import Batches, Data, Training
 from sparse_engine.program.capture import capture
 from sparse_engine.program.cpu.session import Session
-from sparsefl.bench import dense
+from sparsefl.bench import dense, networks
 from sparsefl.bench.dense import DECAY, RATE
 from sparsefl.bench.running import seconds
 from sparsefl.bench.timing import take_turns
@@ -36,7 +37,9 @@ from sparsefl.kernels import use_threads
 
 MODELS = {"resnet18": (10, (3, 32, 32)), "vgg11": (100, (3, 32, 32)), "alexnet": (7, (3, 64, 64))}
 DENSITIES = (0.5, 0.35, 0.2, 0.1)
+OTHERS = dict.fromkeys(networks.NETWORKS, (10, (3, 32, 32)))  # by name only
 BATCHES = (32, 128)
+KINDS = ("program", "layers", "dense")  # whose memory is measured
 RIVALS = {"layers": "vs_layers", "masked torch": "vs_masked"}
 QUICK = (("vgg11",), (32,), (0.5, 0.2))  # networks, batches and densities of a look: seconds
 
@@ -61,7 +64,7 @@ def run(
         for name in names:
             for batch in batches:
                 torch.manual_seed(0)
-                classes, shape = MODELS[name]
+                classes, shape = _known(name)
                 images, labels = torch.randn(batch, *shape), torch.randint(0, classes, (batch,))
                 rivals = dense.rivals(name, classes, images, labels, compiled=compiled)
                 for density in densities:
@@ -78,19 +81,24 @@ def _rows(
     clock: Callable[[], float],
     memory: bool,
 ) -> Iterator[dict[str, Any]]:
-    (classes, shape), batch = MODELS[name], len(labels)
+    (classes, shape), batch = _known(name), len(labels)
     torch.manual_seed(0)
-    sparse = se.sparsify(se.models.by_name(name, num_classes=classes), density=density, seed=0)
+    sparse = se.sparsify(networks.build(name, classes), density=density, seed=0)
     _check(sparse, images)
-    _check_step(sparse, images, labels)
-    contestants = {"program": program_step(sparse, images, labels)[0]}
-    contestants["layers"] = layers_step(copy.deepcopy(sparse), images, labels)
+    contestants = {"layers": layers_step(copy.deepcopy(sparse), images, labels)}
+    skipped = dict(rivals.skipped)
+    try:
+        contestants = {"program": program_step(sparse, images, labels)[0]} | contestants
+        _check_step(sparse, images, labels)
+    except se.NotCaptured as why:
+        skipped["program"] = str(why)
     contestants |= rivals.steps
     contestants["masked torch"] = dense_step(se.to_dense(sparse), images, labels, se.masks(sparse))
     timings = take_turns(contestants, repeats=repeats, burst=1, clock=clock)
-    ours = timings["program"].median
+    ours = timings["layers" if "program" in skipped else "program"].median
     flops = se.count_flops(sparse, shape)
-    peaks = peak_memory(name, batch, density) if memory else {}
+    kinds = tuple(who for who in KINDS if who not in skipped)
+    peaks = peak_memory(name, batch, density, kinds) if memory else {}
     case = {"model": name, "batch": batch, "density": density}
     for who, timing in timings.items():
         yield case | {
@@ -101,7 +109,12 @@ def _rows(
             "flop_ratio": flops.dense_step / flops.sparse_step,
             "memory_ratio": peaks[who] / peaks["dense"] if who in peaks else None,
         }
-    yield from (case | {"name": who, "skipped": why} for who, why in rivals.skipped.items())
+    yield from (case | {"name": who, "skipped": why} for who, why in skipped.items())
+
+
+def _known(name: str) -> tuple[int, tuple[int, int, int]]:
+    """Classes and images of a network."""
+    return MODELS[name] if name in MODELS else OTHERS[name]
 
 
 def program_step(
@@ -203,7 +216,7 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float
     return summary
 
 
-def peak_memory(name: str, batch: int, density: float) -> dict[str, float]:
+def peak_memory(name: str, batch: int, density: float, kinds: tuple[str, ...] = KINDS) -> dict[str, float]:
     """Peak resident bytes that three steps add to a process that has made the network, of each kind."""
     return {
         who: float(
@@ -212,15 +225,15 @@ def peak_memory(name: str, batch: int, density: float) -> dict[str, float]:
                 capture_output=True, text=True, check=True,
             ).stdout
         )
-        for who in ("program", "layers", "dense")
+        for who in kinds
     }  # fmt: skip
 
 
 def _measure_peak(who: str, name: str, batch: str, density: str) -> None:
-    classes, shape = MODELS[name]
+    classes, shape = _known(name)
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    net = se.models.by_name(name, num_classes=classes)
+    net = networks.build(name, classes)
     if who != "dense":
         net = se.sparsify(net, density=float(density))
     images, labels = torch.randn(int(batch), *shape), torch.randint(0, classes, (int(batch),))

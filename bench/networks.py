@@ -10,6 +10,8 @@ encoder     a vision transformer out of nn.TransformerEncoderLayer
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import sparse_engine as se
+
 
 def mobilenet(num_classes: int = 10, width: int = 64) -> nn.Module:
     """Return a small MobileNet."""
@@ -122,6 +124,13 @@ def encoder(num_classes: int = 10, width: int = 128, depth: int = 4) -> nn.Modul
     """Return a vision transformer out of torch's own layers."""
     layers = [nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, batch_first=True) for _ in range(depth)]
     return nn.Sequential(_Patches(width), *layers, _Mean(width, num_classes))
+
+
+def build(name: str, num_classes: int) -> nn.Module:
+    """Return one of these, or one of se.models."""
+    if name in NETWORKS:
+        return NETWORKS[name](num_classes)
+    return se.models.by_name(name, num_classes=num_classes)
 
 
 NETWORKS = {"mobilenet": mobilenet, "resnet20": resnet20, "mixer": mixer, "vit": vit, "encoder": encoder}
