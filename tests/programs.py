@@ -110,6 +110,20 @@ ODD: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         ),
         (3, 13, 15),
     ),
+    "groups": (
+        lambda: _sequence(
+            nn.Conv2d(3, 8, 1),
+            nn.Conv2d(8, 8, 3, padding=1, groups=8),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.Conv2d(8, 12, 3, stride=2, padding=1, groups=4, bias=False),
+            nn.ReLU(),
+            nn.Conv2d(12, 12, 3, padding=1, groups=2),
+            nn.Flatten(),
+            nn.Linear(12 * 16, 5),
+        ),
+        (3, 7, 8),
+    ),
     "dilation": (
         lambda: _sequence(
             nn.Conv2d(2, 6, 3, dilation=2, padding=2),

@@ -68,8 +68,6 @@ def _function(b: Builder, node: fx.Node) -> None:
 
 def _conv(b: Builder, node: fx.Node, m: nn.Conv2d) -> None:
     path, x = str(node.target), b.of(node.args[0], 4)
-    if m.groups != 1:
-        raise NotCaptured(f"{path} has {m.groups} groups")
     if m.stride[0] != m.stride[1]:
         raise NotCaptured(f"{path} has a stride per axis")
     if isinstance(m.padding, str) or m.padding_mode != "zeros":
@@ -78,7 +76,11 @@ def _conv(b: Builder, node: fx.Node, m: nn.Conv2d) -> None:
     shape = Geometry(m.out_channels, m.in_channels, kernel, m.stride[0], padding, dilation)
     bias = b.parameter(path, "bias", m.bias)
     weight = b.weight(path, m.weight)
-    b.done.append(steps.Conv(name=path, x=x, y=b.new(node), weight=weight, geometry=shape, bias=bias))
+    if m.groups > 1 and weight.segment is not None:
+        raise NotCaptured(f"{path} has {m.groups} groups, and a weight that is pruned")
+    b.done.append(
+        steps.Conv(name=path, x=x, y=b.new(node), weight=weight, geometry=shape, groups=m.groups, bias=bias)
+    )
 
 
 def _linear(b: Builder, node: fx.Node, m: nn.Linear) -> None:

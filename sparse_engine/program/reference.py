@@ -186,8 +186,9 @@ class _Network:
             weight = self.weights.get(w.name)
             if weight is None:
                 weight = self._leaf[w.at : w.at + prod(w.shape)]
-            how = g.stride, g.padding, g.dilation
-            y = F.conv2d(x, weight.view(g.shape), self._at(s.bias, g.out_channels), *how)
+            how = g.stride, g.padding, g.dilation, s.groups
+            shape = (g.out_channels, g.in_channels // s.groups, *g.kernel)
+            y = F.conv2d(x, weight.view(shape), self._at(s.bias, g.out_channels), *how)
         elif isinstance(s, steps.GroupNorm):
             y = F.group_norm(x, s.groups, self._at(s.gamma, s.channels), self._at(s.beta, s.channels), s.eps)
         elif isinstance(s, steps.BatchNorm):

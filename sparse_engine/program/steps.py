@@ -49,12 +49,17 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Conv(Step):
-    """A convolution; a linear layer is one of a 1x1 kernel on a 1x1 image."""
+    """A convolution; a linear layer is one of a 1x1 kernel on a 1x1 image.
+
+    groups: outputs of a group see its own inputs alone. The weight, which is not pruned then, is [out, in /
+    groups, ...]; `geometry` has all inputs.
+    """
 
     weight: Weight
     geometry: Geometry
     bias: int | None
     relu: bool = False
+    groups: int = 1
 
     @property
     def parameters(self) -> tuple[tuple[int, int], ...]:
@@ -71,6 +76,7 @@ class Conv(Step):
             what += f" stride {g.stride}" if g.stride > 1 else ""
             what += f" padding {g.padding[0]},{g.padding[1]}" if any(g.padding) else ""
             what += f" dilation {g.dilation[0]},{g.dilation[1]}" if g.dilation != (1, 1) else ""
+            what += f" in {self.groups} groups" if self.groups > 1 else ""
         dense = "" if self.weight.segment is not None else " (dense)"
         return what + dense + (" + bias" if self.bias is not None else "") + _relu(self.relu)
 

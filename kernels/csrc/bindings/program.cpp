@@ -82,7 +82,8 @@ void bind_program(nb::module_& parent) {
 #undef FIELD
 
 #define FIELD(name) SPARSE_FIELD(Weight, name)
-  bind_structure(m, "Weight", FIELD(segment), FIELD(at), FIELD(out), FIELD(in), FIELD(taps));
+  bind_structure(m, "Weight", FIELD(segment), FIELD(at), FIELD(out), FIELD(in), FIELD(taps), FIELD(blocks),
+                 FIELD(entries));
 #undef FIELD
 #define FIELD(name) SPARSE_FIELD(program::Pass, name)
   bind_made<program::Pass>(m, "Pass", FIELD(output), FIELD(offset), FIELD(taps), FIELD(block), FIELD(few),

@@ -8,16 +8,21 @@
 
 namespace sparsefl::program {
 
-// The weight [out, in, taps]: a segment of the packed values, or whole in `rest`.
+// The weight [out, in, taps]: a segment of the packed values, or in `rest`: whole, or the blocks of its groups.
 struct Weight {
   int64_t segment;  // -1: in rest
   int64_t at;       // in rest
   int64_t out, in, taps;
+  std::vector<uint64_t> blocks;  // the bitmap of a grouped weight; empty: there are no groups
+  int64_t entries;               // of `rest`
 
   int64_t size() const { return out * in * taps; }
   bool packed() const { return segment >= 0; }
-  int64_t stored(const Arenas& m) const { return packed() ? m.offsets[segment + 1] - m.offsets[segment] : size(); }
-  const uint64_t* words(const Arenas& m) const { return packed() ? m.words + m.starts[segment] : nullptr; }
+  int64_t stored(const Arenas& m) const { return packed() ? m.offsets[segment + 1] - m.offsets[segment] : entries; }
+  const uint64_t* words(const Arenas& m) const {
+    if (packed()) return m.words + m.starts[segment];
+    return blocks.empty() ? nullptr : blocks.data();
+  }
   float* values(const Arenas& m) const { return packed() ? m.values + m.offsets[segment] : m.rest + at; }
   float* gradients(const Run& r) const { return packed() ? r.dvalues + r.model.offsets[segment] : r.drest + at; }
 };

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from sparse_engine.program.steps import Conv, Shape
 from sparsefl.kernels.native import extension
 from sparsefl.kernels.sparse_conv import _cpu_geometry as geometry
@@ -52,7 +54,8 @@ class ConvPlan:
 
     @property
     def weights(self) -> int:
-        return prod(self.step.weight.shape)
+        """Entries of the whole weight, those between groups included."""
+        return self.step.geometry.shape.numel()
 
     def direction(self, way: str, kernel: str) -> int:
         """Return the number of a direction; way: "forward" or "backward", kernel: "sparse", "dense", or
@@ -90,8 +93,12 @@ class ConvPlan:
         native, weight, shape = extension().program, self.step.weight, self.step.geometry
         segment = -1 if weight.segment is None else weight.segment
         sizes = {"out": shape.out_channels, "in": shape.in_channels, "taps": shape.taps}
+        blocks = [] if self.step.groups == 1 else _blocks(self.step)
         return native.Conv(
-            weight=native.Weight(segment=segment, at=weight.at, **sizes), directions=self.directions
+            weight=native.Weight(
+                segment=segment, at=weight.at, **sizes, blocks=blocks, entries=prod(weight.shape)
+            ),
+            directions=self.directions,
         )
 
     @property
@@ -126,3 +133,11 @@ class ConvPlan:
     @staticmethod
     def kernel_number(kernel: str) -> int:
         return _KERNELS[kernel]
+
+
+def _blocks(step: Conv) -> list[int]:
+    """The words of the bitmap of a grouped weight within the whole one: its blocks are stored."""
+    rows = step.geometry.out_channels // step.groups
+    mask = np.kron(np.eye(step.groups, dtype=bool), np.ones((rows, prod(step.weight.shape[1:])), bool))
+    bits = np.packbits(mask.reshape(-1), bitorder="little")
+    return np.pad(bits, (0, -len(bits) % 8)).view(np.uint64).tolist()

@@ -23,7 +23,9 @@ def choose(graph: Graph, counts: tuple[int, ...], lanes: int) -> tuple[Kernels, 
         if isinstance(step, steps.Conv):
             g = step.geometry
             segment = step.weight.segment
-            density = 1.0 if segment is None else counts[segment] / max(1, prod(step.weight.shape))
+            density = (
+                1 / step.groups if segment is None else counts[segment] / max(1, prod(step.weight.shape))
+            )
             image = (*graph.values[step.x][1:], lanes)
             shape = (g.out_channels, g.in_channels, g.kernel, g.stride, g.padding, g.dilation)
             forward, back, weight = (now.kernel(Geometry(*shape, density), way, *image) for way in DIRECTIONS)
