@@ -7,13 +7,19 @@ undilated) needs a quarter of the multiplications, so it wins far below density 
 
 from math import ceil
 
+from sparsefl.kernels.native import extension, isas
 from sparsefl.kernels.sparse_conv.conv import Conv, Geometry
 
 KERNELS = ("sparse", "dense", "winograd")
 DENSE_FROM = 0.85  # stored share from which the dense kernel is the faster one
+LARGE = 16 << 20  # bytes of transformed weights from which they come from memory
 # The same for Winograd's, if its 4x4 tiles were full: a share, and another over the columns of its products
-# (tiles times images), because transforming the weight costs the same however few they are.
-WINOGRAD_FROM = {"forward": (0.22, 6), "input_gradient": (0.22, 6), "weight_gradient": (0.24, 14)}
+# (tiles times images), because transforming the weight costs the same however few they are; the last: where
+# the transformed weight is large. With 16 lanes and without.
+WINOGRAD_FROM = {
+    True: {"forward": (0.18, 6, 20), "input_gradient": (0.18, 6, 20), "weight_gradient": (0.18, 16, 16)},
+    False: {"forward": (0.22, 6, 6), "input_gradient": (0.22, 6, 6), "weight_gradient": (0.24, 14, 14)},
+}
 
 
 def candidates(conv: Conv | Geometry) -> tuple[str, ...]:
@@ -27,7 +33,8 @@ def suggest(conv: Conv | Geometry, direction: str, height: int, width: int, batc
     if "winograd" in candidates(conv):
         high, wide = (height, width) if direction == "input_gradient" else conv.output_size(height, width)
         tiles = max(1, ceil(high / 4) * ceil(wide / 4))
-        share, more = WINOGRAD_FROM[direction]
+        share, few, many = WINOGRAD_FROM[bool(isas()) and extension().conv_vector() == 16][direction]
+        more = many if 36 * 4 * conv.out_channels * conv.in_channels >= LARGE else few
         if conv.density * high * wide / (16 * tiles) >= share + more / (tiles * max(1, batch)):
             return "winograd"
     return "dense" if conv.density >= DENSE_FROM else "sparse"

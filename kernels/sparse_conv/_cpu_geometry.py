@@ -10,11 +10,10 @@ from math import ceil
 import numpy as np
 
 from sparsefl.kernels.native import extension
-from sparsefl.kernels.sparse_conv._cpu_planes import Axis, Planes, make_planes
+from sparsefl.kernels.sparse_conv._cpu_planes import L1, Axis, Planes, make_planes
 from sparsefl.kernels.sparse_conv.conv import Conv, Geometry
 
-L1 = {4: 20 << 10, 8: 20 << 10, 16: 32 << 10}  # bytes of a block's input in L1, by the lanes of a vector
-FEW = 24  # weights of a row and block below which its overhead shows: then blocks double
+FEW = {4: 24, 8: 24, 16: 10}  # weights of a row and block below which its overhead shows: then blocks double
 FEW_LINEAR = 40  # the same for linear layers, which reuse no input: blocks double until rows have this many
 
 
@@ -115,13 +114,19 @@ def tap_bytes(kernel: tuple[int, int], planes: Planes, axes: Sequence[Axis]) -> 
 def channels_in_l1(planes: Planes, at: np.ndarray) -> int:
     """Input channels whose part under a tile fits into L1; `at`: `tap_bytes`."""
     used = at[at >= 0]
-    segments = len(np.unique(used // (4 * planes.columns * planes.lanes))) or 1
+    rows = np.unique(used // (4 * planes.columns * planes.lanes))
+    segments = len(np.unique(rows[:, None] + np.arange(planes.high))) or 1
     columns = used // (4 * planes.lanes) % planes.columns
     beyond = planes.lanes * int(np.ptp(columns)) if len(used) else 0
-    part = min(extension().conv_tile() + beyond, planes.columns * planes.lanes)
+    part = min(extension().conv_tile() // planes.high + beyond, planes.columns * planes.lanes)
     return max(1, L1[extension().conv_vector()] // (4 * segments * part))
 
 
 def tiles_together(width: int, planes: Planes) -> int:
     """Tiles of a row that the dense weight gradient takes at once, at most."""
     return min(4, ceil(width * planes.lanes / extension().conv_tile()))
+
+
+def few(linear: bool) -> int:
+    """Weights of a row and block below which blocks double."""
+    return FEW_LINEAR if linear else FEW[extension().conv_vector()]

@@ -13,6 +13,7 @@ import numpy as np
 from sparsefl.kernels.native import extension
 
 LINE = 16  # floats
+L1 = {4: 20 << 10, 8: 20 << 10, 16: 48 << 10}  # bytes of a block's input in L1, by the lanes of a vector
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Planes:
     lanes: int
     chunks: int
     plane_size: int
+    high: int
 
     @cached_property
     def native(self) -> Any:
@@ -82,14 +84,15 @@ def make_planes(
     height, width, batch = size
     top, left = (max(pair[i].before for pair in axes) for i in (0, 1))
     below, right = (max(pair[i].after for pair in axes) for i in (0, 1))
-    lanes = lanes or choose_lanes(grid[1], batch)
-    tile = extension().conv_tile()
+    halo = top + below, left + right
+    lanes, high = choose_tile(channels, grid, halo, batch) if lanes is None else (lanes, 1)
+    tile = extension().conv_tile() // high
     rows = grid[0] + top + below
     columns = grid[1] + left + right
     segment = ceil((min(tile // lanes, grid[1]) + left + right) * lanes / LINE)
     beyond = LINE if lanes < LINE else 0  # the last vector of a row may end after the row
     lines = ceil((rows * columns * lanes + beyond) / LINE)
-    plane = _spread(lines, columns * lanes // LINE, top + below + 1, segment)
+    plane = _spread(lines, columns * lanes // LINE, top + below + high, segment)
     planes = Planes(
         channels,
         height,
@@ -104,24 +107,46 @@ def make_planes(
         lanes,
         ceil(batch / lanes),
         plane * LINE,
+        high,
     )
     if planes.channels * planes.channel_size * 4 >= 2**32:
         raise ValueError(f"expected an image whose bordered planes have less than 4 GiB, got {planes}")
     return planes
 
 
-def choose_lanes(width: int, batch: int) -> int:
-    """The batch columns side by side that need the fewest vectors; of equals, for one position the most, else
-    the batch, or the nearest to a cache line. Vectors that begin within a line cost half as much again."""
-    vector = extension().conv_vector()
+def choose_tile(channels: int, grid: tuple[int, int], halo: tuple[int, int], batch: int) -> tuple[int, int]:
+    """The batch columns side by side, and the rows of a tile, that need the fewest vectors; of equals, the
+    fewest tiles, then the least input under one that is more than L1 holds; then, for one position the most
+    columns, else the batch, or the nearest to a cache line. Vectors that begin within a line cost half as
+    much again."""
+    vector, tile = extension().conv_vector(), extension().conv_tile()
+    height, width = grid
 
-    def cost(lanes: int) -> tuple[float, int]:
+    def cost(lanes: int, high: int) -> tuple[float, ...]:
         whole, rest = divmod(batch, lanes)
         ends = [lanes] * whole + [rest] * (rest > 0)  # batch columns of the last position, by chunks
         vectors = sum(ceil(((width - 1) * lanes + n) / vector) for n in ends)
-        return vectors * (1.5 if lanes < vector else 1), len(ends) if width == 1 else lanes != batch
+        columns = min(width, tile // (lanes * high))
+        tiles = len(ends) * ceil(width / columns) * ceil(height / high)
+        under = 4 * channels * (high + halo[0]) * (columns + halo[1]) * lanes
+        by_size = (tiles, max(under, L1[vector])) if vector == 16 else ()
+        same = len(ends) if width == 1 else lanes != batch
+        return vectors * (1.5 if lanes < vector else 1), *by_size, same
 
-    return min((n for n in (LINE, 8, 32, 64, 128, 256) if n <= extension().conv_tile()), key=cost)
+    shapes = (
+        (lanes, high)
+        for lanes in (LINE, 8, 32, 64, 128, 256)
+        for high in _highs(grid)
+        if lanes * high <= tile
+    )
+    return min(shapes, key=lambda shape: cost(*shape))
+
+
+def _highs(grid: tuple[int, int]) -> tuple[int, ...]:
+    """Rows that a tile may have: more than one where there are 32 registers."""
+    if extension().conv_vector() < 16:
+        return (1,)
+    return tuple(high for high in ((1, 2, 4) if grid[1] <= 4 else (1, 2)) if high <= grid[0])
 
 
 def _spread(lines: int, row: int, rows: int, segment: int) -> int:

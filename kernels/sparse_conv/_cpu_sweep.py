@@ -17,17 +17,14 @@ from sparsefl.kernels import bitmap, memory
 from sparsefl.kernels.layout import Bitmap
 from sparsefl.kernels.native import extension, pointer
 from sparsefl.kernels.sparse_conv._cpu_geometry import (
-    FEW,
-    FEW_LINEAR,
     channels_in_l1,
+    few,
     is_linear,
     tap_bytes,
     tiles_together,
 )
 from sparsefl.kernels.sparse_conv._cpu_planes import Axis, Planes
 from sparsefl.kernels.sparse_conv.conv import Conv
-
-L2 = 128 * 1024  # bytes of the sums of a group of rows
 
 
 @dataclass(frozen=True)
@@ -113,7 +110,7 @@ def _sparse_sweep(conv: Conv, planes: Planes, direction: str, axes: Sequence[Axi
         taps_at=taps.ctypes.data,
     )
     block = _block(conv, planes, taps)
-    group = max(1, L2 // (4 * extension().conv_tile()))
+    group = extension().conv_group()
     visits = ceil(planes.channels / block) * rows
     starts, order = (memory.plain(visits + extra, torch.int32) for extra in (1, 0))
     into = pointer(starts, torch.int32), pointer(order, torch.int32)
@@ -161,9 +158,9 @@ def _dense_index(stored: Bitmap, shape: tuple[int, ...], used: np.ndarray, direc
 def _block(conv: Conv, planes: Planes, at: np.ndarray) -> int:
     """Input channels whose part under a tile fits into L1; more where rows are short."""
     block = channels_in_l1(planes, at)
-    if is_linear(conv, planes.height, planes.width):
-        while conv.density * block < FEW_LINEAR and block < planes.channels:
-            block *= 2
-    elif conv.density * block * max(1, int((at >= 0).sum())) < FEW:
+    linear, used = is_linear(conv, planes.height, planes.width), max(1, int((at >= 0).sum()))
+    while conv.density * block * used < few(linear) and block < planes.channels:
         block *= 2
+        if not linear:
+            break
     return ceil(planes.channels / ceil(planes.channels / block))

@@ -6,8 +6,8 @@ SPARSE_PLAN=measure    what is not in this machine's file is measured at first u
 (not set)              this machine's file if there is one, as for FILE
 
 Kernels round differently. A run that must give the same bits as another needs the same plan: the built-in
-rule is the same everywhere; a file can be copied. The rule and a file's entries do not change while a
-program runs, unless it measures.
+rule is the same on all machines with one instruction set (its constants differ for 16 lanes); a file can be
+copied. The rule and a file's entries do not change while a program runs, unless it measures.
 """
 
 import hashlib

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from sparsefl.kernels import memory, use_backend, use_threads
 from sparsefl.kernels import sparse_conv as sc
 from sparsefl.kernels.sparse_conv import _cpu_plan as plan
-from sparsefl.kernels.sparse_conv._cpu_sweep import FEW_LINEAR, Sweep
+from sparsefl.kernels.sparse_conv._cpu_geometry import FEW_LINEAR
+from sparsefl.kernels.sparse_conv._cpu_sweep import Sweep
 
 NATIVE = variants("sparse_conv", without=["reference"])
 

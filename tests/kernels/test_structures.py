@@ -15,7 +15,9 @@ CSRC = Path(sparsefl.kernels.__path__[0]) / "csrc"
 STRUCTURES = {
     "Segments": "count starts dense",
     "Packed": "words values nnz",
-    "ConvPlanes": "channels height width batch stride phases top left rows columns lanes chunks plane_size",
+    "ConvPlanes": (
+        "channels height width batch stride phases top left rows columns lanes chunks plane_size high"
+    ),
     "ConvWeights": "rows visits starts order at offsets",
     "ConvDense": "rows taps block offsets",
     "ConvOutput": "height width batch plane_size row_size column_size",
@@ -74,9 +76,9 @@ def test_all_steps_are_steps_and_take_their_fields_by_name():
 
 
 def test_the_planes_of_a_plan_are_made_once_and_have_its_fields():
-    planes = Planes(*range(1, 14))
+    planes = Planes(*range(1, 15))
     assert planes.native is planes.native
-    assert [getattr(planes.native, name) for name in STRUCTURES["ConvPlanes"].split()] == list(range(1, 14))
+    assert [getattr(planes.native, name) for name in STRUCTURES["ConvPlanes"].split()] == list(range(1, 15))
 
 
 def test_a_structure_of_another_kind_is_refused():

@@ -13,6 +13,7 @@ struct ConvPlanes {
   int64_t rows, columns;                   // positions of a plane
   int64_t lanes, chunks;                   // batch columns of a position, and how often they cover the batch
   int64_t plane_size;                      // floats from plane to plane: at least rows * columns * lanes
+  int64_t high;                            // rows of a tile of the sparse kernels: 1, 2 or 4
 };
 
 // Weights of one pass. A visit is a row's weights of one block of input channels; visits go by groups of rows, in a

@@ -63,8 +63,9 @@ void apply_tile(const Tiles& tiles, const ConvDense& w, const Tiles::Tile& tile,
                 const float* bias, float* y, float* sums) {
   const int parts = (tile.vectors + PART - 1) / PART;
   const bool plain = tiles.plain(tile);
-  int64_t together[R];
+  int64_t together[R], places[R];
   for (int r = 0; r < R; r++) together[r] = r * W;
+  if (plain) tiles.places(tile, places);
   for (int64_t t = 0; t == 0 || t < w.taps; t += w.block) {  // without taps there are still biases
     const bool direct = plain && t + w.block >= w.taps;
     for (int64_t o = 0; o < w.rows; o += ROWS)
@@ -82,8 +83,7 @@ void apply_tile(const Tiles& tiles, const ConvDense& w, const Tiles::Tile& tile,
                sums + o * TILE,
                TILE,
                together + at};
-        if (direct)
-          s.to = y + o * tiles.y.plane_size + tile.output, s.to_size = tiles.y.plane_size, s.at = tiles.at + at;
+        if (direct) s.to = y + o * tiles.y.plane_size + tile.output, s.to_size = tiles.y.plane_size, s.at = places + at;
         (s.rows > THREE ? KERNELS<GROUPS> : KERNELS<1>)[vectors - 1](s);
       }
   }
@@ -146,7 +146,7 @@ void gradient_run(const ConvDense& w, int64_t run, int64_t lo, int64_t hi, const
 
 void conv_dense_apply(ConvPlanes planes, ConvDense w, ConvOutput out, const float* x, const float* weights,
                       const float* bias, float* y, int threads) {
-  const Tiles tiles(planes, out);
+  const Tiles tiles(planes, out, TILE, 1);
   share_tiles(tiles.count, threads, [&](int64_t first, int64_t last) {
     const Scratch<float> memory((w.rows + 1) * TILE, "the sums of a tile of a convolution");
     const Scratch<float> none(bias ? 0 : w.rows, "the biases of a convolution");
@@ -159,7 +159,7 @@ void conv_dense_apply(ConvPlanes planes, ConvDense w, ConvOutput out, const floa
 void conv_dense_gradient(ConvPlanes planes, ConvDense w, ConvOutput out, int64_t most, const float* x, const float* dy,
                          float* gradients, int threads) {
   memset(gradients, 0, w.rows * w.taps * sizeof(float));
-  const Tiles tiles(planes, out, most * TILE);
+  const Tiles tiles(planes, out, most * TILE, 1);
   const int64_t groups = (w.rows + ROWS - 1) / ROWS, shares = threads > 1 ? smaller(threads, groups) : 1;
   parallel_for(shares, threads, [&](int64_t share) {
     const int64_t lo = groups * share / shares * ROWS, hi = smaller(groups * (share + 1) / shares * ROWS, w.rows);

@@ -7,18 +7,37 @@
 #include "core/simd.h"
 
 #define SPARSE_UNROLL _Pragma("GCC unroll 16")
+// For what works on sums in registers: a call would put them into memory and take them from there.
+#define SPARSE_INLINE inline __attribute__((always_inline))
 
 namespace SPARSE_ISA {
 namespace {
 
-// Vectors of a tile: enough chains to hide the latency of a multiply-add, and what the registers hold.
+// Vectors of a tile: enough chains to hide the latency of a multiply-add, and what the registers hold. A kernel
+// f<rows, vectors of a row> is made for every shape of a tile.
 #if SPARSE_LANES == 16
 constexpr int R = 16;
-#define SPARSE_KERNELS(f) \
+#define SPARSE_ROW_KERNELS(f) \
   {f<1>, f<2>, f<3>, f<4>, f<5>, f<6>, f<7>, f<8>, f<9>, f<10>, f<11>, f<12>, f<13>, f<14>, f<15>, f<16>}
+#define SPARSE_KERNELS(f)                                                            \
+  {                                                                                  \
+    {f<1, 1>, f<1, 2>,  f<1, 3>,  f<1, 4>,  f<1, 5>,  f<1, 6>,  f<1, 7>,  f<1, 8>,   \
+     f<1, 9>, f<1, 10>, f<1, 11>, f<1, 12>, f<1, 13>, f<1, 14>, f<1, 15>, f<1, 16>}, \
+        {f<2, 1>, f<2, 2>, f<2, 3>, f<2, 4>, f<2, 5>, f<2, 6>, f<2, 7>, f<2, 8>},    \
+        {f<3, 1>, f<3, 2>, f<3, 3>, f<3, 4>}, {                                      \
+      f<4, 1>, f<4, 2>, f<4, 3>, f<4, 4>                                             \
+    }                                                                                \
+  }
 #else
 constexpr int R = 8;
-#define SPARSE_KERNELS(f) {f<1>, f<2>, f<3>, f<4>, f<5>, f<6>, f<7>, f<8>}
+#define SPARSE_ROW_KERNELS(f) {f<1>, f<2>, f<3>, f<4>, f<5>, f<6>, f<7>, f<8>}
+#define SPARSE_KERNELS(f)                                                                                           \
+  {                                                                                                                 \
+    {f<1, 1>, f<1, 2>, f<1, 3>, f<1, 4>, f<1, 5>, f<1, 6>, f<1, 7>, f<1, 8>}, {f<2, 1>, f<2, 2>, f<2, 3>, f<2, 4>}, \
+        {f<3, 1>, f<3, 2>}, {                                                                                       \
+      f<4, 1>, f<4, 2>                                                                                              \
+    }                                                                                                               \
+  }
 #endif
 constexpr int TILE = R * W;  // floats of a tile
 
@@ -79,43 +98,52 @@ static inline float sum_lanes(vf v) {
 
 static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// The tiles of a pass, in a fixed order. Those of an image row are as equal as they can be.
+// The tiles of a pass, in a fixed order. Those of an image are as equal as they can be.
 struct Tiles {
   const ConvPlanes& planes;
   const ConvOutput& y;
-  int64_t across, count, chunk_size;
-  int64_t at[R];  // where the vectors of a plain tile are in the tensor
+  int64_t across, down, count, chunk_size;
 
-  // most: floats of a tile
-  Tiles(const ConvPlanes& planes, const ConvOutput& y, int64_t most = TILE) : planes(planes), y(y) {
-    const int64_t columns = most / planes.lanes;
+  // most: floats of a tile; high: its rows
+  Tiles(const ConvPlanes& planes, const ConvOutput& y, int64_t most, int64_t high) : planes(planes), y(y) {
+    const int64_t columns = most / (planes.lanes * high);
     across = (y.width + columns - 1) / columns;
-    count = planes.chunks * y.height * across;
+    down = (y.height + high - 1) / high;
+    count = planes.chunks * down * across;
     chunk_size = planes.channels * planes.phases * planes.phases * planes.plane_size;
-    for (int64_t r = 0, position = 0, lane = 0; r < R; r++) {
-      at[r] = position * y.column_size + lane;
-      if ((lane += W) >= planes.lanes) position++, lane = 0;
-    }
   }
 
-  // Tile i: its first input, where its first output is in a channel of the tensor, how many positions it has, how many
-  // batch columns of each exist, and how many vectors hold them.
+  // Tile i: its first input, where its first output is in a channel of the tensor, its rows and the positions of each,
+  // how many batch columns of a position exist, and how many vectors hold those of a row.
   struct Tile {
-    int64_t input, output, positions, n;
+    int64_t input, output, rows, positions, n;
     int vectors;
   };
   Tile operator[](int64_t i) const {
-    const int64_t k = i % across, row = i / across % y.height, chunk = i / across / y.height;
+    const int64_t k = i % across, l = i / across % down, chunk = i / across / down;
     const int64_t column = k * y.width / across, positions = (k + 1) * y.width / across - column;
+    const int64_t row = l * y.height / down, rows = (l + 1) * y.height / down - row;
     const int64_t n0 = chunk * planes.lanes, n = smaller(planes.lanes, y.batch - n0);
     const int64_t floats = (positions - 1) * planes.lanes + n;
     return {chunk * chunk_size + (row * planes.columns + column) * planes.lanes,
-            row * y.row_size + column * y.column_size + n0, positions, n, int((floats + W - 1) / W)};
+            row * y.row_size + column * y.column_size + n0,
+            rows,
+            positions,
+            n,
+            int((floats + W - 1) / W)};
   }
+  // Floats from row to row of the planes.
+  int64_t row_size() const { return planes.columns * planes.lanes; }
   // Are the vectors of a tile whole, each within a position?
   bool plain(const Tile& t) const { return t.n == planes.lanes && t.n % W == 0; }
   // Are they side by side in the tensor, too?
-  bool together(const Tile& t) const { return plain(t) && (t.positions == 1 || y.column_size == t.n); }
+  bool together(const Tile& t) const { return plain(t) && t.rows == 1 && (t.positions == 1 || y.column_size == t.n); }
+  // Where the vectors of a plain tile are in the tensor, from its first output on.
+  void places(const Tile& t, int64_t (&at)[R]) const {
+    for (int64_t row = 0, k = 0; row < t.rows; row++)
+      for (int64_t r = 0; r < t.vectors; r++)
+        at[k++] = row * y.row_size + r * W / planes.lanes * y.column_size + r * W % planes.lanes;
+  }
 };
 
 // Without a call to memcpy, which costs as much as these few floats: whole vectors, the last one over the one before
@@ -145,13 +173,17 @@ static inline void clear(float* to, int64_t n) {
 
 // The positions of a tile between the tensor and vectors that lie side by side, with 0 where nothing is.
 static inline void take(const Tiles& tiles, const Tiles::Tile& t, const float* tensor, float* vectors) {
-  memset(vectors, 0, t.vectors * W * sizeof(float));
-  for (int64_t c = 0; c < t.positions; c++)
-    copy(vectors + c * tiles.planes.lanes, tensor + t.output + c * tiles.y.column_size, t.n);
+  memset(vectors, 0, t.rows * t.vectors * W * sizeof(float));
+  for (int64_t r = 0; r < t.rows; r++)
+    for (int64_t c = 0; c < t.positions; c++)
+      copy(vectors + r * t.vectors * W + c * tiles.planes.lanes,
+           tensor + t.output + r * tiles.y.row_size + c * tiles.y.column_size, t.n);
 }
 static inline void give(const Tiles& tiles, const Tiles::Tile& t, const float* vectors, float* tensor) {
-  for (int64_t c = 0; c < t.positions; c++)
-    copy(tensor + t.output + c * tiles.y.column_size, vectors + c * tiles.planes.lanes, t.n);
+  for (int64_t r = 0; r < t.rows; r++)
+    for (int64_t c = 0; c < t.positions; c++)
+      copy(tensor + t.output + r * tiles.y.row_size + c * tiles.y.column_size,
+           vectors + r * t.vectors * W + c * tiles.planes.lanes, t.n);
 }
 
 // A few shares of tiles for each thread, and all in one for a single one: what a share needs is allocated once.

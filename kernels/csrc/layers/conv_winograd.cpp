@@ -11,7 +11,10 @@
 namespace SPARSE_ISA {
 namespace {
 
-constexpr int POINTS = 36, UNITS = 4, GRADIENT_UNITS = 32, PART = 12, MANY = 4;
+constexpr int POINTS = 36, UNITS = 4, PART = 12;
+// Units of a weight gradient's products, and blocks that share a pass over many weights: with 16 lanes a unit is twice
+// as large, and what several of them need is then beyond L2.
+constexpr int GRADIENT_UNITS = SPARSE_LANES == 16 ? 16 : 32, MANY = SPARSE_LANES == 16 ? 1 : 4;
 constexpr int ROWS = SPARSE_LANES == 16 ? 6 : 3;  // whose sums stay in registers, with UNITS columns or four channels
 constexpr int64_t CHUNK = 16;  // rows whose weights, or channels whose inputs, stay in L1 while the others pass by
 constexpr int64_t L2 = 320 << 10;

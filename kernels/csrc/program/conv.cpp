@@ -5,8 +5,7 @@
 namespace sparsefl::program {
 namespace {
 
-constexpr int64_t L2 = 128 * 1024;  // bytes of the sums of a group of rows
-constexpr int64_t ROWS = 3;         // rows that the dense kernel takes together
+constexpr int64_t ROWS = 3;  // rows that the dense kernel takes together
 
 template <typename T> T* sized(std::vector<T>& v, int64_t n) {
   v.resize(n);
@@ -113,7 +112,7 @@ void Conv::make_dense(const Direction& d, const Pass& pass, const uint64_t* word
 
 void Conv::make_sparse(const Ops& ops, const Direction& d, const Pass& pass, Order& o) {
   const int64_t rows = d.transposed ? weight.in : weight.out, channels = d.planes.channels;
-  o.group = L2 / (4 * ops.conv_tile());
+  o.group = ops.conv_group();
   const ConvPattern pattern{
       d.transposed,    rows, weight.taps, pointers_.data(), indices_.data(), d.transposed ? positions_.data() : nullptr,
       pass.taps.data()};

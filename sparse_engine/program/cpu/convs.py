@@ -77,7 +77,7 @@ class ConvPlan:
                     offset=one.output.offset,
                     taps=at.reshape(-1).tolist(),
                     block=geometry.channels_in_l1(ways.planes, at),
-                    few=geometry.FEW_LINEAR if self.linear else geometry.FEW,
+                    few=geometry.few(self.linear),
                     often=self.linear,
                 )
             )

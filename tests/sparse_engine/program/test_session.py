@@ -384,4 +384,5 @@ def test_a_profile_changes_nothing():
     rows = Session(graph).profile(model, batches(samples(graph, 20), 20), times=2)
     assert_same(model, before)
     assert len(rows) == len(Session(graph).program(model.bitmap, 20).planned["train"])
-    assert all(0 <= seconds < 10 for _, seconds in rows) and any("ConvApply 0" in name for name, _ in rows)
+    assert all(0 <= seconds < 10 for _, seconds in rows)
+    assert any(name in ("ConvApply 0", "Winograd 0") for name, _ in rows)  # as the instruction set has it

@@ -1,0 +1,47 @@
+// Copies a batch-last tensor into planes with a zero border (conv.h), so that a weight is one constant offset.
+#include "layers/conv_tiles.h"
+
+namespace SPARSE_ISA {
+
+int conv_tile() { return TILE; }
+
+int conv_vector() { return W; }
+
+// Rows of a group: their sums stay in L2, beside the input of all blocks where there is room for both.
+int conv_group() { return (W == 16 ? 512 : 128) * 1024 / (4 * TILE); }
+
+void conv_planes(ConvPlanes p, const float* x, float* out, int threads) {
+  parallel_for(p.chunks * p.channels, threads, [&](int64_t i) {
+    const int64_t n0 = i / p.channels * p.lanes, n = p.batch - n0 < p.lanes ? p.batch - n0 : p.lanes;
+    const float* from = x + i % p.channels * p.height * p.width * p.batch + n0;
+    float* to = out + i * p.phases * p.phases * p.plane_size;
+    for (int64_t a = 0; a < p.phases; a++)
+      for (int64_t b = 0; b < p.phases; b++, to += p.plane_size) {
+        float* row = to;
+        for (int64_t r = 0; r < p.rows; r++, row += p.columns * p.lanes) {
+          const int64_t h = (r - p.top) * p.stride + a;
+          const int64_t first = p.left;  // columns before it and from last on are border
+          int64_t last = first + (p.width - b + p.stride - 1) / p.stride;
+          last = last < p.columns ? last : p.columns;
+          if (r < p.top || h >= p.height || last <= first) {
+            clear(row, p.columns * p.lanes);
+            continue;
+          }
+          clear(row, first * p.lanes);
+          const float* line = from + (h * p.width + b) * p.batch;
+          if (p.stride == 1 && n == p.lanes && p.batch == p.lanes) {
+            copy(row + first * p.lanes, line, (last - first) * p.lanes);
+          } else {
+            for (int64_t c = first; c < last; c++, line += p.stride * p.batch) {
+              if (n < p.lanes) clear(row + c * p.lanes, p.lanes);  // whole vectors: faster than what is left
+              copy(row + c * p.lanes, line, n);
+            }
+          }
+          clear(row + last * p.lanes, (p.columns - last) * p.lanes);
+        }
+        clear(row, p.plane_size - p.rows * p.columns * p.lanes);
+      }
+  });
+}
+
+}  // namespace SPARSE_ISA
