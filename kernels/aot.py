@@ -40,7 +40,8 @@ def table() -> list[dict[str, Any]]:
     return [compile_one(config) for config in configs()]
 
 
-def compile_one(config: tile.Config) -> dict[str, Any]:
+def compiled(config: tile.Config) -> Any:
+    """What Triton makes of it: `asm` has PTX and machine code, `metadata.shared` the bytes per program."""
     names = config.kernel.arg_names
     types = config.types.split()
     signature = dict(zip(names, types + ["constexpr"] * len(config.constants), strict=True))
@@ -49,17 +50,23 @@ def compile_one(config: tile.Config) -> dict[str, Any]:
         signature=signature,
         constexprs={(names.index(name),): value for name, value in config.constants.items()},
     )
-    compiled = triton.compile(source, target=GPUTarget("cuda", ARCH, 32), options=config.options)
-    ptx = compiled.asm["ptx"]
+    return triton.compile(source, target=GPUTarget("cuda", ARCH, 32), options=config.options)
+
+
+def compile_one(config: tile.Config) -> dict[str, Any]:
+    made = compiled(config)
+    ptx = made.asm["ptx"]
     return {
         "op": config.op,
         "kernel": config.kernel.__name__,
-        "config": " ".join([*(f"{name}={value}" for name, value in config.constants.items()), types[0]]),
+        "config": " ".join(
+            [*(f"{name}={value}" for name, value in config.constants.items()), config.types.split()[0]]
+        ),
         "num_warps": config.num_warps,
         **resources(ptx),
-        "shared": compiled.metadata.shared,
+        "shared": made.metadata.shared,
         "ptx_lines": ptx.count("\n"),
-        "cubin_bytes": len(compiled.asm["cubin"]),
+        "cubin_bytes": len(made.asm["cubin"]),
         "vector_loads": len(re.findall(r"\bld\.global\S*\.v[24]\.", ptx)),
         "vector_stores": len(re.findall(r"\bst\.global\S*\.v[24]\.", ptx)),
     }
