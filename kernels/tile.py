@@ -58,13 +58,14 @@ class Config:
     types: str  # of the run-time arguments: "*fp32 i64"
     constants: dict[str, Any]
     num_warps: int = 4
+    fused: bool = True  # a product and a sum may be rounded once
 
     def __post_init__(self) -> None:
         CONFIGS.append(self)
 
     @property
     def options(self) -> dict[str, Any]:
-        return {"num_warps": self.num_warps, "enable_fp_fusion": True}
+        return {"num_warps": self.num_warps, "enable_fp_fusion": self.fused}
 
     def launch(self, programs: int, *args: Any) -> None:
         given = " ".join(_TYPES[x.dtype if isinstance(x, Tensor) else type(x)] for x in args)

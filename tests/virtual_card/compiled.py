@@ -39,7 +39,7 @@ def key(config: tile.Config) -> str:
 def binaries(module: str = "") -> dict[str, Binary]:
     """By `key`: all configurations of the project, or those in KERNELS of `module`."""
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    env["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    env["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests"), env.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "virtual_card.compiled", *([module] if module else [])]
     done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:

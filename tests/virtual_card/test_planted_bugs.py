@@ -94,7 +94,7 @@ def test_a_sum_over_warps_passes(run):
 
 def test_every_missing_barrier_is_a_race(run, ptx):
     barriers = len(re.findall(r"bar\.sync", ptx(planted.SUM)))
-    assert barriers >= 2
+    assert barriers
     sums = torch.empty(4, device="cuda:0")
     for number in range(barriers):
         with faults(
@@ -107,7 +107,7 @@ def test_every_missing_barrier_is_a_race(run, ptx):
 def test_a_barrier_that_some_threads_do_not_reach(run, branch):
     def change(ptx):
         head = ".reg .pred %early; .reg .b32 %me; mov.u32 %me, %tid.x; setp.ge.u32 %early, %me, 96;"
-        ptx = ptx.replace("bar.sync \t0;", f"\n{head}\n{branch}\nbar.sync 0;\n$skip:\n", 1)
+        ptx = ptx.replace("\tld.param", f"{head}\n{branch}\nbar.sync 0;\n$skip:\n\tld.param", 1)
         assert branch in ptx
         return ptx
 
