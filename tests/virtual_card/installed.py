@@ -27,6 +27,7 @@ def installed(*, seed: int = 0) -> Iterator[Card]:
     with (
         mock.patch.object(tile.Config, "run", run),
         mock.patch.object(torch.cuda, "is_available", lambda: True),
+        mock.patch.object(torch.cuda, "current_device", lambda: 0),
         mock.patch.object(torch.Tensor, "pin_memory", lambda self, *_: self),
         tensors_of(card),
     ):

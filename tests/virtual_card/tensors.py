@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -104,12 +105,15 @@ def tensors_of(card: Card) -> Iterator[None]:
     """Inside, cuda:0 is `card`."""
     guard.load()
     _cards.append(card)
-    lazy_init, torch.cuda._lazy_init = torch.cuda._lazy_init, lambda: None
+    swaps = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(
+        True
+    )  # parameters stay the same objects, as on a card
     try:
-        with _Mode():
+        with mock.patch.object(torch.cuda, "_lazy_init", lambda: None), _Mode():
             yield
     finally:
-        torch.cuda._lazy_init = lazy_init
+        torch.__future__.set_swap_module_params_on_conversion(swaps)
         _cards.pop()
 
 
