@@ -30,7 +30,7 @@ def variants(operation: str | None = None, *, without: Sequence[str] = ()) -> li
 
 
 class Put:
-    """Puts tensors, bitmaps, and tuples, lists and dictionaries of them on a device."""
+    """Puts tensors, bitmaps, models, and tuples, lists and dictionaries of them on a device."""
 
     def __init__(self, device: str) -> None:
         self.device = torch.device(device)
@@ -44,7 +44,9 @@ class Put:
             return type(x)(*map(self, x))
         if isinstance(x, dict):
             return {key: self(value) for key, value in x.items()}
-        return type(x)(map(self, x)) if isinstance(x, list | tuple) else x
+        if isinstance(x, list | tuple):
+            return type(x)(map(self, x))
+        return x.to(self.device) if hasattr(x, "to") else x
 
 
 host = Put("cpu")
