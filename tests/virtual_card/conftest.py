@@ -5,7 +5,7 @@ import torch
 
 import virtual_card
 from virtual_card import compiled
-from virtual_card.installed import launch
+from virtual_card.launch import launch
 
 
 @pytest.fixture

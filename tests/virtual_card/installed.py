@@ -1,6 +1,5 @@
-"""The code under test on the virtual card: launches of `tile.Config` run there, cuda:0 is there."""
+"""The code under test on the virtual card: launches run there, cuda:0 is there."""
 
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,21 +10,21 @@ import torch
 from sparsefl.kernels import tile
 from virtual_card import compiled
 from virtual_card.card import Card
-from virtual_card.tensors import MEMORY, forget_freed, tensors_of
+from virtual_card.launch import launch
+from virtual_card.tensors import MEMORY, tensors_of
 
 
 @contextmanager
-def installed(*, seed: int = 0) -> Iterator[Card]:
-    """Everything inside runs on a virtual card, which is returned with its counts. seed: of the noise in
-    registers and shared memory that nobody wrote; results must not depend on it."""
+def installed(*, seed: int = 0, jit: bool = False) -> Iterator[Card]:
+    """Everything inside runs on a virtual card, which is returned with its counts.
+
+    seed  of the noise in registers and shared memory that nobody wrote; results must not depend on it
+    jit   Triton compiles and launches at run time (not under its interpreter); else launches of `tile.Config`
+          take what was compiled ahead of time
+    """
     card = Card(MEMORY, seed=seed)
-
-    def run(config: tile.Config, programs: int, *args: Any) -> None:
-        binary = compiled.binaries()[compiled.key(config)]
-        launch(card, binary, (programs,), config.types.split(), args)
-
     with (
-        mock.patch.object(tile.Config, "run", run),
+        _driving(card) if jit else mock.patch.object(tile.Config, "run", _ahead_of_time(card)),
         mock.patch.object(torch.cuda, "is_available", lambda: True),
         mock.patch.object(torch.cuda, "current_device", lambda: 0),
         mock.patch.object(torch.Tensor, "pin_memory", lambda self, *_: self),
@@ -34,19 +33,15 @@ def installed(*, seed: int = 0) -> Iterator[Card]:
         yield card
 
 
-def launch(card: Card, binary: compiled.Binary, grid: tuple[int, ...], types: list[str], args: tuple) -> None:
-    """One launch with arguments as Python has them: tensors and numbers."""
-    forget_freed()
-    bits = [_bits(kind, value) for kind, value in zip(types, args, strict=True)]
-    card.launch(binary.ptx, grid, bits, binary.shared)
+def _ahead_of_time(card: Card) -> Any:
+    def run(config: tile.Config, programs: int, *args: Any) -> None:
+        binary = compiled.binaries()[compiled.key(config)]
+        launch(card, binary, (programs,), config.types.split(), args)
+
+    return run
 
 
-def _bits(kind: str, value: Any) -> int:
-    if kind.startswith("*"):
-        if value.device.type != "cuda":
-            raise ValueError(f"Pointer argument cannot be accessed from Triton (cpu tensor?): {value.device}")
-        return value.data_ptr()
-    if kind in ("fp32", "fp64"):
-        size = kind == "fp32"
-        return struct.unpack("<I" if size else "<Q", struct.pack("<f" if size else "<d", value))[0]
-    return int(value) % (1 << int(kind[1:]))
+def _driving(card: Card) -> Any:
+    from virtual_card.driver import driving  # imports the compiler, which only this needs
+
+    return driving(card)
