@@ -5,12 +5,10 @@ from typing import Any
 
 from virtual_card.card import Card
 from virtual_card.compiled import Binary
-from virtual_card.tensors import forget_freed
 
 
 def launch(card: Card, binary: Binary, grid: tuple[int, ...], types: list[str], args: tuple) -> None:
     """Tensors and numbers of these Triton types ("*fp32", "i64") to a kernel."""
-    forget_freed()
     bits = [_bits(kind, value) for kind, value in zip(types, args, strict=True)]
     card.launch(binary.ptx, grid, bits, binary.shared)
 

@@ -5,6 +5,7 @@ An allocation is the storage of a tensor, at its address in this process. Every 
 allocation.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -24,6 +25,7 @@ class Allocation:
     data: NDArray[np.uint8]
     name: str  # "float32 [64]"
     written: NDArray[np.bool_]  # which bytes hold something
+    alive: Callable[[], bool]  # has anybody a tensor there?
     shadow: Shadow | None = None
 
     @property
@@ -44,7 +46,8 @@ class Memory:
     allocations: dict[int, Allocation] = field(default_factory=dict)
 
     def begin(self) -> None:
-        """A launch begins: what came before it is in order."""
+        """A launch begins: what came before it is in order, what was freed is memory no more."""
+        self.allocations = {base: each for base, each in self.allocations.items() if each.alive()}
         self._sorted = [self.allocations[base] for base in sorted(self.allocations)]
         self._bases = np.array([each.base for each in self._sorted], np.int64)
         self._ends = np.array([each.end for each in self._sorted], np.int64)

@@ -26,7 +26,6 @@ from virtual_card.memory import Allocation, Memory
 
 CUDA = torch.device("cuda", 0)
 MEMORY = Memory()  # for as long as the process: caches hold tensors from one test to the next
-_storages: dict[int, StorageWeakRef] = {}
 _cards: list[Card] = []  # the last one is in use
 
 _EMPTY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
@@ -117,13 +116,6 @@ def tensors_of(card: Card) -> Iterator[None]:
         _cards.pop()
 
 
-def forget_freed() -> None:
-    """Allocations whose tensors are gone are memory no more."""
-    for base in [base for base, storage in _storages.items() if storage.expired()]:
-        del _storages[base]
-        MEMORY.allocations.pop(base, None)
-
-
 def _event(name: str) -> None:
     if _cards:
         _cards[-1].events[name] += 1
@@ -135,13 +127,15 @@ def _event(name: str) -> None:
 def _own(inner: Tensor, written: bool) -> None:
     storage = inner.untyped_storage()
     base, size = storage.data_ptr(), storage.nbytes()
-    if not size or (base in _storages and not _storages[base].expired()):
-        return
+    known = MEMORY.allocations.get(base)
+    if not size or (known is not None and known.alive()):
+        return  # a view of it
     assert base % 16 == 0, "torch aligns its memory"
     data = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(base))
     name = f"{str(inner.dtype).removeprefix('torch.')} {list(inner.shape)}"
-    _storages[base] = StorageWeakRef(storage)
-    MEMORY.allocations[base] = Allocation(base, data, name, np.full(size, written))
+    reference = StorageWeakRef(storage)
+    alive = lambda: not reference.expired()  # noqa: E731
+    MEMORY.allocations[base] = Allocation(base, data, name, np.full(size, written), alive)
 
 
 def _bytes_written(x: OnCard) -> Tensor | None:

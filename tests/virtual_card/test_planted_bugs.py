@@ -7,7 +7,6 @@ import torch
 from helpers import randn
 
 from virtual_card import Fault, planted
-from virtual_card.tensors import forget_freed
 
 WHERE = r"^{}: PTX line \d+ \(\w+.py:\d+\), program {}, warp \d+, lane \d+: "
 
@@ -58,7 +57,6 @@ def test_freed_memory_is_out_of_bounds(card, ptx):
     x, y = on_card(randn(128)), on_card(randn(128))
     address, other = x.data_ptr(), y.data_ptr()
     del x
-    forget_freed()
     with faults("copy_kernel", "out of bounds"):
         card.launch(ptx(planted.COPY[0, True]), (1,), [address, other, 128], shared=0)
 
