@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import virtual_card
 from torch import Tensor
 
 from sparsefl.kernels import bitmap, registry
@@ -56,6 +55,8 @@ host = Put("cpu")
 def on(variant: str) -> Iterator[Put]:
     """Operations inside run on this variant; what is given back puts their tensors where it wants them."""
     if variant == VIRTUAL:
+        import virtual_card  # imports triton: not for tests that go without
+
         with virtual_card.installed(), registry.use_backend("triton"):
             yield Put("cuda:0")
     else:

@@ -27,6 +27,7 @@ def installed(*, seed: int = 0, jit: bool = False) -> Iterator[Card]:
         _driving(card) if jit else mock.patch.object(tile.Config, "run", _ahead_of_time(card)),
         mock.patch.object(torch.cuda, "is_available", lambda: True),
         mock.patch.object(torch.cuda, "current_device", lambda: 0),
+        mock.patch.object(torch.cuda, "get_device_name", lambda *_: "virtual card"),
         mock.patch.object(torch.Tensor, "pin_memory", lambda self, *_: self),
         tensors_of(card),
     ):

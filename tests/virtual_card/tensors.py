@@ -104,16 +104,29 @@ def tensors_of(card: Card) -> Iterator[None]:
     """Inside, cuda:0 is `card`."""
     guard.load()
     _cards.append(card)
-    swaps = torch.__future__.get_swap_module_params_on_conversion()
-    torch.__future__.set_swap_module_params_on_conversion(
-        True
-    )  # parameters stay the same objects, as on a card
     try:
-        with mock.patch.object(torch.cuda, "_lazy_init", lambda: None), _Mode():
+        with (
+            mock.patch.object(torch.cuda, "_lazy_init", lambda: None),
+            mock.patch.object(torch.nn.Module, "_apply", _same_parameters(torch.nn.Module._apply)),
+            _Mode(),
+        ):
             yield
     finally:
-        torch.__future__.set_swap_module_params_on_conversion(swaps)
         _cards.pop()
+
+
+def _same_parameters(apply: Callable) -> Callable:
+    """A network that is moved keeps its parameters as objects, which torch does by itself on a real card."""
+
+    def applied(module: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
+        before = torch.__future__.get_swap_module_params_on_conversion()
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        try:
+            return apply(module, *args, **kwargs)
+        finally:
+            torch.__future__.set_swap_module_params_on_conversion(before)
+
+    return applied
 
 
 def _event(name: str) -> None:
