@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from virtual_card.faults import Fault, Trap
 from virtual_card.instructions import TABLE
 from virtual_card.lanes import WARP, Lanes, Launch, Mask
-from virtual_card.ptx import Instruction, Symbol
+from virtual_card.ptx import Instruction, Literal, Symbol
 
 _RUNS, _WAITS_FOR_WARP, _WAITS_FOR_PROGRAM = 0, 1, 2
 _BATCH = 1 << 14  # lanes that run together
@@ -89,6 +89,8 @@ class _Batch:
         elif ins.opcode in ("ret", "exit"):
             self.live[taken] = False
         elif ins.parts[0] != "warp":
+            if "sync" not in ins.parts or ins.operands != (Literal(0),):
+                raise ValueError("only barrier 0 for all threads is implemented")
             self.lanes.counts["barriers"] += int(taken.reshape(-1, WARP).any(1).sum())
             self.at[taken], self.state[taken] = place, _WAITS_FOR_PROGRAM
 

@@ -221,6 +221,18 @@ $done:
     assert run(code + WIDE, range(32)) == [i * (i - 1) // 2 for i in range(32)]
 
 
+def test_a_load_keeps_its_sign(run):
+    code = f"ld.global.s8 %c, [%rd4]; {WIDE}"
+    assert run(code, [0x7F, 0x80, 0xFF]) == [0x7F, 2**32 - 128, 2**32 - 1]
+    assert run("ld.global.u8 %h, [%rd4]; cvt.u64.u16 %out, %h;", [0x17F, 0x80, 0xFF]) == [0x7F, 0x80, 0xFF]
+
+
+@pytest.mark.parametrize("barrier", ["bar.sync 1, 64;", "bar.arrive 0, 32;", "bar.red.popc.u32 %c, 0, %p;"])
+def test_other_barriers_are_refused(run, barrier):
+    with pytest.raises(NotImplementedError, match="does not know 'bar"):
+        run(barrier, [1])
+
+
 def test_a_quotient_by_zero_is_noise(run):
     with pytest.raises(
         Fault, match="^one: PTX line .* lane 1: stores in global memory a value that was never"

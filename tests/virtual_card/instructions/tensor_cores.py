@@ -22,7 +22,7 @@ from virtual_card.instructions.table import instruction
 from virtual_card.instructions.transfers import who
 from virtual_card.lanes import WARP, Lanes, Mask, items
 from virtual_card.numbers import B32, F32, halves
-from virtual_card.ptx import Instruction
+from virtual_card.ptx import Instruction, Operand
 
 _G, _T = np.arange(WARP) // 4, np.arange(WARP) % 4
 
@@ -37,12 +37,10 @@ def _mma(lanes: Lanes, ins: Instruction, mask: Mask) -> None:
     if (m, n) != (16, 8) or (of_a, k) not in known or (out, of_b, sums) != ("f32", of_a, "f32"):
         raise ValueError(f"mma of shape {shape} and types {ins.parts[-4:]} is not implemented")
     warps = lanes.size // WARP
-    a, a_marks = _matrix(
-        lanes, items(ins.operands[1]), of_a, (warps, m, k), lambda i: _G + 8 * (i % 2), lambda i: i // 2
-    )
-    b, b_marks = _matrix(
-        lanes, items(ins.operands[2]), of_b, (warps, n, k), lambda i: _G, lambda i: i
-    )  # transposed
+    of_row = [(operand, _G + 8 * (i % 2), i // 2) for i, operand in enumerate(items(ins.operands[1]))]
+    of_column = [(operand, _G, i) for i, operand in enumerate(items(ins.operands[2]))]
+    a, a_marks = _matrix(lanes, of_row, of_a, (warps, m, k))
+    b, b_marks = _matrix(lanes, of_column, of_b, (warps, n, k))  # transposed
     total, marks = np.zeros((warps, m, n)), a_marks.any(2)[:, :, None] | b_marks.any(2)[:, None, :]
     for i, operand in enumerate(items(ins.operands[3])):
         place = (slice(None), _G + 8 * (i // 2), 2 * _T + i % 2)
@@ -56,18 +54,20 @@ def _mma(lanes: Lanes, ins: Instruction, mask: Mask) -> None:
         lanes.write(operand, total[place].reshape(-1), mask, marks[place].reshape(-1))
 
 
-def _matrix(lanes, registers, name, shape, row, block):  # type: ignore[no-untyped-def]
-    """float64 and bool [warps, rows, k]: numbers, and which are noise."""
+def _matrix(
+    lanes: Lanes, registers: list[tuple[Operand, NDArray, int]], name: str, shape: tuple[int, int, int]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """[warps, rows, k]: numbers, and which are noise. registers: operand, row of a lane, block of columns."""
     values, marks = np.zeros(shape), np.zeros(shape, bool)
-    for i, operand in enumerate(registers):
-        bits = lanes.read(operand, B32).reshape(shape[0], WARP)
+    for operand, row, block in registers:
+        bits = lanes.read(operand, B32).reshape(-1, WARP)
         unknown = lanes.unknown(operand)
         parts = [(bits & np.uint32(0xFFFFE000)).view(np.float32)] if name == "tf32" else halves(bits, name)
         for h, part in enumerate(parts):
-            column = _T + 4 * block(i) if name == "tf32" else 2 * _T + h + 8 * block(i)
-            values[:, row(i), column] = part
+            column = _T + 4 * block if name == "tf32" else 2 * _T + h + 8 * block
+            values[:, row, column] = part
             if unknown is not None:
-                marks[:, row(i), column] = unknown.reshape(shape[0], WARP)
+                marks[:, row, column] = unknown.reshape(-1, WARP)
     return values, marks
 
 

@@ -33,8 +33,8 @@ def _ld(lanes: Lanes, ins: Instruction, mask: Mask) -> None:
 
 
 def _register_type(how: Kind) -> type:
-    """Bytes live in registers of 16 bits."""
-    return (SIGNED if how.letter == "s" else UNSIGNED)[max(how.bits, 16)]
+    """Bytes live in registers of 16 bits or more; a sign fills them all, however wide they are."""
+    return np.int64 if how.letter == "s" else UNSIGNED[max(how.bits, 16)]
 
 
 def read(lanes: Lanes, ins: Instruction, source: Operand, size: int, mask: Mask) -> tuple[NDArray, Mask]:
