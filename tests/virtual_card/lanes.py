@@ -110,7 +110,7 @@ class Lanes:
         """Trap if a lane that takes part would use noise."""
         marks = self.unknown(operand)
         if marks is not None and (wrong := marks if mask is None else marks & mask).any():
-            raise Trap(f"{use} a value that was never written ({operand.name})", wrong.argmax())  # type: ignore[union-attr]
+            raise Trap(f"{use} a value that was never written ({operand.name})", wrong.argmax())
 
     def address(self, operand: Operand, mask: Mask, bits: int) -> NDArray[np.int64]:
         """base + offset in every lane."""

@@ -172,6 +172,6 @@ def _literal(text: str) -> Operand:
 
 def _leaders(code: tuple[Instruction, ...], labels: dict[str, int]) -> frozenset[int]:
     """Targets of branches, what follows a branch or barrier, and what waits for a warp."""
-    targets = {labels[ins.operands[0].name] for ins in code if ins.opcode == "bra"}  # type: ignore[union-attr]
+    targets = {labels[ins.operands[0].name] for ins in code if ins.opcode == "bra"}
     after = {i + 1 for i, ins in enumerate(code) if ins.opcode in ("bra", "bar", "barrier", "ret", "exit")}
     return frozenset(targets | after | {i for i, ins in enumerate(code) if ins.waits_for_warp})

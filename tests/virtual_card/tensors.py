@@ -2,8 +2,8 @@
 
 torch computes on them with its CPU kernels. On the way are counted what would be launches, copies and waits
 of the host on a real card (`card.events`): `launch`, `aten:<name>`, `sync:<reason>`, `async:<direction>`.
-Memory that nobody wrote may not be read: neither by kernels nor by torch. Two devices in one operation are
-refused, as torch would.
+Memory that nobody wrote may not be read: neither by kernels nor by torch. Two devices in one
+operation are refused, as torch would. Not there: backward passes of autograd, whose engine asks for a driver.
 """
 
 import ctypes
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -43,33 +44,42 @@ _VIEWS = _EMPTY | {
     ),
     *("unfold", "diagonal", "view_as_real", "lift_fresh"),
 }
+_ONLY_WRITE = {"copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_"}
+_WRITE_A_PART = {
+    "index_put_",
+    "_index_put_impl_",
+    "index_copy_",
+    "scatter_",
+    "masked_fill_",
+    "masked_scatter_",
+}
 _SYNCS = {"_local_scalar_dense", "nonzero", "equal", "masked_select", "is_nonzero", "unique_consecutive"}
 _TAKES_CPU_INDICES = {"index", "index_put_", "index_put", "_index_put_impl_"}
 
 
 class OnCard(Tensor):
-    """A tensor on cuda:0; `inner` has its numbers."""
+    """A tensor on cuda:0; `held` has its numbers."""
 
-    inner: Tensor
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    held: Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
-    def __new__(cls, inner: Tensor, *, written: bool = True) -> "OnCard":
-        shape, strides = inner.shape, inner.stride()
-        made = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls, shape, strides=strides, storage_offset=inner.storage_offset(), dtype=inner.dtype, device=CUDA
+    def __new__(cls, held: Tensor, *, written: bool = True) -> "OnCard":
+        shape, strides = held.shape, held.stride()
+        made = Tensor._make_wrapper_subclass(
+            cls, shape, strides=strides, storage_offset=held.storage_offset(), dtype=held.dtype, device=CUDA
         )
-        made.inner = inner
-        _own(inner, written)
+        made.held = held
+        _own(held, written)
         return made
 
     def data_ptr(self) -> int:
-        return self.inner.data_ptr()
+        return self.held.data_ptr()
 
     def tolist(self) -> Any:
         _event("sync:tolist")
         _check_written("tolist", self)
-        return self.inner.tolist()
+        return self.held.tolist()
 
     def numpy(self, **_: Any) -> Any:
         raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() first")
@@ -77,11 +87,11 @@ class OnCard(Tensor):
     def __array__(self, *_: Any) -> Any:
         return self.numpy()
 
-    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
-        return f"OnCard({self.inner})"
+    def __repr__(self, **_: Any) -> str:
+        return f"OnCard({self.held})"
 
     def __deepcopy__(self, memo: dict) -> "OnCard":
-        return self.clone()  # type: ignore[return-value]
+        return self.clone()
 
     @classmethod
     def __torch_dispatch__(
@@ -99,6 +109,23 @@ class _Mode(TorchDispatchMode):
         return _dispatch(function, args, kwargs or {})
 
 
+class _FromData(TorchFunctionMode):
+    """torch.tensor(data, device="cuda") makes its tensor below every dispatch: it goes by way of the CPU."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        given = kwargs or {}
+        device = given.get("device")
+        if (
+            function in (torch.tensor, torch.as_tensor)
+            and device is not None
+            and torch.device(device).type == "cuda"
+        ):
+            return function(*args, **given | {"device": "cpu"}).to(device)
+        return function(*args, **given)
+
+
 @contextmanager
 def tensors_of(card: Card) -> Iterator[None]:
     """Inside, cuda:0 is `card`."""
@@ -108,6 +135,7 @@ def tensors_of(card: Card) -> Iterator[None]:
         with (
             mock.patch.object(torch.cuda, "_lazy_init", lambda: None),
             mock.patch.object(torch.nn.Module, "_apply", _same_parameters(torch.nn.Module._apply)),
+            _FromData(),
             _Mode(),
         ):
             yield
@@ -137,15 +165,15 @@ def _event(name: str) -> None:
 # ---- memory ----
 
 
-def _own(inner: Tensor, written: bool) -> None:
-    storage = inner.untyped_storage()
+def _own(held: Tensor, written: bool) -> None:
+    storage = held.untyped_storage()
     base, size = storage.data_ptr(), storage.nbytes()
     known = MEMORY.allocations.get(base)
     if not size or (known is not None and known.alive()):
         return  # a view of it
     assert base % 16 == 0, "torch aligns its memory"
     data = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(base))
-    name = f"{str(inner.dtype).removeprefix('torch.')} {list(inner.shape)}"
+    name = f"{str(held.dtype).removeprefix('torch.')} {list(held.shape)}"
     reference = StorageWeakRef(storage)
     alive = lambda: not reference.expired()  # noqa: E731
     MEMORY.allocations[base] = Allocation(base, data, name, np.full(size, written), alive)
@@ -153,18 +181,18 @@ def _own(inner: Tensor, written: bool) -> None:
 
 def _bytes_written(x: OnCard) -> Tensor | None:
     """bool [..., bytes of an element]: which bytes of this view hold something; None: it has none."""
-    inner, size = x.inner, x.inner.element_size()
-    if not inner.numel():
+    held, size = x.held, x.held.element_size()
+    if not held.numel():
         return None
-    written = torch.from_numpy(MEMORY.allocations[inner.untyped_storage().data_ptr()].written)
-    strides = [stride * size for stride in inner.stride()]
-    return written.as_strided((*inner.shape, size), (*strides, 1), inner.storage_offset() * size)
+    written = torch.from_numpy(MEMORY.allocations[held.untyped_storage().data_ptr()].written)
+    strides = [stride * size for stride in held.stride()]
+    return written.as_strided((*held.shape, size), (*strides, 1), held.storage_offset() * size)
 
 
 def _check_written(name: str, x: OnCard) -> None:
     written = _bytes_written(x)
     if written is not None and not written.all():
-        owner = MEMORY.allocations[x.inner.untyped_storage().data_ptr()].name
+        owner = MEMORY.allocations[x.held.untyped_storage().data_ptr()].name
         raise Fault(f"torch: {name} reads memory of {owner} that nobody wrote")
 
 
@@ -186,31 +214,35 @@ def _dispatch(function: Any, args: tuple, kwargs: dict) -> Any:
             for x in read:
                 _check_written(name, x)
         _count(name, args, kwargs, target)
-        out = function(*tree_map(_inner, args), **tree_map(_inner, _on_cpu(kwargs)))
-        for x in written:
+        out = function(*tree_map(_held, args), **tree_map(_held, _on_cpu(kwargs)))
+        for x in written if name not in _WRITE_A_PART else ():
             marks = _bytes_written(x)
             if marks is not None:
                 marks.fill_(True)
         if target != "cuda":
             return out
-        known = {id(x.inner): x for x in ours}
+        known = {id(x.held): x for x in ours}
         return tree_map(_wrap(known, written=name not in _EMPTY), out)
 
 
 def _arguments(function: Any, args: tuple, kwargs: dict) -> tuple[list[OnCard], list[OnCard]]:
-    """Our tensors that are read, and those that are written (whole, as far as `copy_` and its like go)."""
+    """Our tensors that are read, and those that are written; x.add_(y) does both to x."""
     read: list[OnCard] = []
     written: list[OnCard] = []
+    name = function.overloadpacket.__name__
     for i, argument in enumerate(function._schema.arguments):
         value = kwargs.get(argument.name) if argument.kwarg_only or i >= len(args) else args[i]
-        writes = argument.alias_info is not None and argument.alias_info.is_write
         found = [x for x in tree_leaves(value) if isinstance(x, OnCard)]
-        (written if writes else read).extend(found)
+        writes = argument.alias_info is not None and argument.alias_info.is_write
+        if writes:
+            written.extend(found)
+        if not writes or not (argument.kwarg_only or name in _ONLY_WRITE | _WRITE_A_PART):
+            read.extend(found)
     return read, written
 
 
-def _inner(x: Any) -> Any:
-    return x.inner if isinstance(x, OnCard) else x
+def _held(x: Any) -> Any:
+    return x.held if isinstance(x, OnCard) else x
 
 
 def _on_cpu(kwargs: dict) -> dict:
