@@ -13,7 +13,10 @@ atomics), races inside a warp.
     ptx  numbers  lanes  instructions/      text to instructions; what they do to registers
     memory  shared  races                   global and shared memory, who touched what
     running  card  counts                   lock step and barriers; launches; what they cost
-    compiled  tensors  guard  installed     PTX of our kernels; tensors on cuda:0; the code under test on it
+    tensors  guard                          tensors on cuda:0
+    compiled  launch  installed             PTX of our kernels; the code under test on the card
+    driver  as_gpu                          Triton's run time on it; pytest as on a machine with a GPU
+    planted                                 kernels, some with a bug, that test the card
 
 Why not triton-viz 3.0 (looked at first): its sanitizer follows the loads and stores of Triton's
 interpreter, and proves their bounds with z3. It does not see what the compiler makes of them: layouts,

@@ -20,7 +20,7 @@ class Shared:
     """`size` bytes per program, one after another in one array; addresses count from 0 in each."""
 
     def __init__(self, programs: int, size: int, noise: np.random.Generator) -> None:
-        self.size = -(-size // 16) * 16
+        self.limit, self.size = size, -(-size // 16) * 16  # what a program may touch, and has here
         total = programs * self.size
         self.data = noise.integers(0, 256, total, dtype=np.uint8)
         self.written, self.flying = np.zeros(total, bool), np.zeros(total, bool)
@@ -62,11 +62,11 @@ class Shared:
         return at // size
 
     def _place(self, local: NDArray, address: NDArray, size: int, who: Who, does: str) -> NDArray[np.int64]:
-        wrong = (address < 0) | (address + size > self.size)
+        wrong = (address < 0) | (address + size > self.limit)
         if wrong.any():
             i = int(wrong.argmax())
             sentence = (
-                f"{does} {size} bytes out of bounds: at byte {address[i]} of {self.size} of shared memory"
+                f"{does} {size} bytes out of bounds: at byte {address[i]} of {self.limit} of shared memory"
             )
             raise Trap(sentence, who.lane[i])
         if (address % size).any():

@@ -61,6 +61,14 @@ def test_freed_memory_is_out_of_bounds(card, ptx):
         card.launch(ptx(planted.COPY[0, True]), (1,), [address, other, 128], shared=0)
 
 
+def test_shared_memory_has_an_end(run):
+    def change(ptx):
+        return re.sub(r"(st\.shared\S*\s*\[\s*%r\d+)[^\]]*\]", r"\1 + 4096]", ptx)
+
+    with faults("sum_kernel", r"writes \d+ bytes out of bounds: at byte \d+ of \d+ of shared memory"):
+        run(planted.SUM, 1, on_card(randn(512)), torch.empty(1, device="cuda:0"), change=change)
+
+
 def test_a_vector_that_is_not_aligned_is_misaligned(run):
     x, y = on_card(randn(600)), on_card(randn(600))
     run(planted.ALIGNED, 1, x, y)
