@@ -1,7 +1,9 @@
-"""Ahead of time: compile every kernel that can be launched for an RTX 4090 (sm_89), without having one.
+"""Ahead of time: compile every kernel that can be launched, for an RTX 4090 (sm_89) or for other cards.
 
-`python -m kernels.aot` prints registers, spills and shared memory of each `Config` as text, `--json` as JSON.
-The interpreter accepts what the compiler does not: a kernel is right when it passes there and compiles here.
+No card is needed. `python -m kernels.aot` prints registers, spills and shared memory of each `Config` as
+text, `--json` as JSON; `--arch 80 90` for an A100 and an H100. The interpreter accepts what the compiler
+does not: a kernel is right when it passes there, compiles here, and what was compiled passes on the
+virtual card of the tests.
 """
 
 import argparse
@@ -16,13 +18,14 @@ from typing import Any
 
 import triton
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
 from sparsefl import kernels
 from sparsefl.kernels import tile
 
 ARCH = 89
-PTXAS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
+ARCHS = (80, 86, 89, 90, 120)  # A100; RTX 30; RTX 40; H100; RTX 50
 
 
 def configs() -> list[tile.Config]:
@@ -33,14 +36,15 @@ def configs() -> list[tile.Config]:
     return list(tile.CONFIGS)
 
 
-def table() -> list[dict[str, Any]]:
-    """One row a configuration, compiled now."""
+def table(arch: int = ARCH) -> list[dict[str, Any]]:
+    """One row per configuration, compiled now."""
     if triton.knobs.runtime.interpret:
         raise RuntimeError("expected TRITON_INTERPRET unset, got 1: interpreted kernels cannot be compiled")
-    return [compile_one(config) for config in configs()]
+    return [compile_one(config, arch) for config in configs()]
 
 
-def compile_one(config: tile.Config) -> dict[str, Any]:
+def compiled(config: tile.Config, arch: int = ARCH) -> Any:
+    """What Triton makes of it: `asm` has PTX and machine code, `metadata.shared` the bytes per program."""
     names = config.kernel.arg_names
     types = config.types.split()
     signature = dict(zip(names, types + ["constexpr"] * len(config.constants), strict=True))
@@ -49,28 +53,39 @@ def compile_one(config: tile.Config) -> dict[str, Any]:
         signature=signature,
         constexprs={(names.index(name),): value for name, value in config.constants.items()},
     )
-    compiled = triton.compile(source, target=GPUTarget("cuda", ARCH, 32), options=config.options)
-    ptx = compiled.asm["ptx"]
+    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=config.options)
+
+
+def compile_one(config: tile.Config, arch: int = ARCH) -> dict[str, Any]:
+    """The row of one configuration."""
+    made = compiled(config, arch)
+    ptx = made.asm["ptx"]
     return {
+        "arch": arch,
         "op": config.op,
         "kernel": config.kernel.__name__,
-        "config": " ".join([*(f"{name}={value}" for name, value in config.constants.items()), types[0]]),
+        "config": " ".join(
+            [*(f"{name}={value}" for name, value in config.constants.items()), config.types.split()[0]]
+        ),
         "num_warps": config.num_warps,
         **resources(ptx),
-        "shared": compiled.metadata.shared,
+        "shared": made.metadata.shared,
         "ptx_lines": ptx.count("\n"),
-        "cubin_bytes": len(compiled.asm["cubin"]),
+        "cubin_bytes": len(made.asm["cubin"]),
         "vector_loads": len(re.findall(r"\bld\.global\S*\.v[24]\.", ptx)),
         "vector_stores": len(re.findall(r"\bst\.global\S*\.v[24]\.", ptx)),
     }
 
 
 def resources(ptx: str) -> dict[str, int]:
-    """Registers a thread, and bytes of them spilled to memory, as the assembler says."""
+    """Registers per thread, and bytes of them spilled to memory, as the assembler says."""
+    target = re.search(r"^\.target (sm_(\d+)\w*)", ptx, re.MULTILINE)
+    assert target is not None, "PTX names its target"
+    assembler = get_ptxas(int(target[2])).path
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.ptx"
         path.write_text(ptx)
-        command = [PTXAS, "-v", f"--gpu-name=sm_{ARCH}", path, "-o", path.with_suffix(".cubin")]
+        command = [assembler, "-v", f"--gpu-name={target[1]}", path, "-o", path.with_suffix(".cubin")]
         said = subprocess.run(command, check=True, capture_output=True, text=True).stderr
     spilled = re.findall(r"(\d+) bytes spill (?:stores|loads)", said)
     return {"registers": int(re.search(r"Used (\d+) registers", said)[1]), "spills": sum(map(int, spilled))}
@@ -86,9 +101,12 @@ def text(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m kernels.aot", description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print JSON instead of a text table")
-    as_json = parser.parse_args().json
-    rows = table()
-    print(json.dumps(rows, indent=1) if as_json else text(rows))
+    parser.add_argument(
+        "--arch", type=int, nargs="+", default=[ARCH], help="80, 86, 89, 90, 120: sm_80 and so on"
+    )
+    asked = parser.parse_args()
+    rows = [row for arch in asked.arch for row in table(arch)]
+    print(json.dumps(rows, indent=1) if asked.json else text(rows))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from sparsefl.kernels import checks, memory, registry
+from sparsefl.kernels import checks, devices, memory, registry
 from sparsefl.kernels.layout import Bitmap, Csr, Segments, Transpose
 
 _call = registry.bind(__name__)
@@ -60,9 +60,12 @@ def full(segments: Segments | Sequence[int], device: torch.device | str = "cpu")
     return complement(make(memory.plain(segments.num_words, torch.int64, device).zero_(), segments))
 
 
-def to(bitmap: Bitmap, device: torch.device) -> Bitmap:
-    """Return the bitmap on `device`; itself if it is there already."""
-    return bitmap if bitmap.words.device == device else make(bitmap.words.to(device), bitmap.segments)
+def to(bitmap: Bitmap, device: torch.device | str) -> Bitmap:
+    """Return the bitmap on `device`; itself if it is there already. "cuda" is the current card."""
+    device = devices.numbered(device)
+    if bitmap.words.device == device:
+        return bitmap
+    return Bitmap(bitmap.words.to(device), bitmap.segments, bitmap.offsets)
 
 
 def complement(bitmap: Bitmap) -> Bitmap:

@@ -35,7 +35,9 @@ def _drift_kernel(A_WORDS, A_RANKS, A, B_WORDS, B_RANKS, B, T, S):
     tl.store(S + b, tl.sum(tl.sum(d * d, 1), 0).to(tl.float64) * scale * scale)
 
 
-_drift = tile.Config("drift", _drift_kernel, "*i64 *i64 *fp32 *i64 *i64 *fp32 *i64 *fp64", {})
+# Not fused: the compiler would make fma(d, d, other lane's d^2) of the sum, and two lanes that add the same
+# numbers in turn would get different last bits, of which any may be stored.
+_drift = tile.Config("drift", _drift_kernel, "*i64 *i64 *fp32 *i64 *i64 *fp32 *i64 *fp64", {}, fused=False)
 
 
 @register("drift", "triton")

@@ -22,7 +22,7 @@ from torch import Tensor
 from sparse_engine.model.pattern import Pattern
 from sparse_engine.model.tensor import SparseTensor
 from sparsefl.kernels import bitmap as bitmaps
-from sparsefl.kernels import checks
+from sparsefl.kernels import checks, devices
 from sparsefl.kernels.layout import Bitmap, Derived, Packed, Segments
 from sparsefl.kernels.masked_average import masked_average
 from sparsefl.kernels.pack import pack
@@ -249,8 +249,9 @@ class Model:
         values = pack(self.values, bitmap) if full else masked_average(bitmap, [self.packed])
         return Model(self.layout, bitmap, values, self.rest, self.integers)
 
-    def to(self, device: torch.device) -> "Model":
-        """Return this model itself if it is on `device`, else a copy there."""
+    def to(self, device: torch.device | str) -> "Model":
+        """Return this model itself if it is on `device`, else a copy there. "cuda" is the current card."""
+        device = devices.numbered(device)
         if self.values.device == device:
             return self
         bitmap = bitmaps.to(self.bitmap, device)

@@ -44,6 +44,11 @@ class Pattern:
         checks.dtype(torch.bool, mask=mask)
         return cls(tuple(mask.shape), bitmaps.from_mask(mask.contiguous()))
 
+    def to(self, device: torch.device | str) -> "Pattern":
+        """Return this pattern itself if it is on `device`, else a copy there."""
+        bitmap = bitmaps.to(self.bitmap, device)
+        return self if bitmap is self.bitmap else Pattern(self.shape, bitmap)
+
     def mask(self) -> Tensor:
         """Return a new bool tensor in the weight's shape, true where an entry is stored."""
         return bitmaps.to_mask(self.bitmap).view(self.shape)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from sparse_engine.model.pattern import Pattern
@@ -35,6 +36,12 @@ class SparseTensor:
         if tuple(w.shape) != pattern.shape:
             raise ValueError(f"expected one shape, got {{'w': {tuple(w.shape)}, 'mask': {pattern.shape}}}")
         return cls(pattern, pack(w.detach().reshape(-1), pattern.bitmap))
+
+    def to(self, device: torch.device | str) -> "SparseTensor":
+        """Return this tensor itself if it is on `device`, else a copy there."""
+        pattern = self.pattern.to(device)
+        moved = self.values.to(pattern.bitmap.words.device)
+        return self if pattern is self.pattern else SparseTensor(pattern, moved)
 
     def to_dense(self) -> Tensor:
         """Return the dense weight in its shape, 0 where nothing is stored."""

@@ -1,6 +1,7 @@
 """What sparse layers share: a pattern, packed values as the parameter `weight`, an optional bias."""
 
 import copy
+from collections.abc import Callable
 from math import prod
 from typing import Any, TypeVar
 
@@ -100,6 +101,15 @@ class SparseLayer(nn.Module):
         self.register_buffer("bitmap", pattern.bitmap.words)
         shape = (*pattern.shape, 1, 1)[:4]
         self.conv = Conv(pattern.bitmap, shape[0], shape[1], (shape[2], shape[3]), **self.geometry)
+
+    def _apply(self: Sparse, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Sparse:
+        """What `.to`, `.cuda` and `.cpu` call: the pattern goes where the buffer `bitmap` went."""
+        super()._apply(fn, recurse)
+        if self.bitmap.device.type != "meta" and self.bitmap.device != self.pattern.bitmap.words.device:
+            old = self.pattern.bitmap
+            moved = Bitmap(self.bitmap, old.segments, old.offsets)
+            self._adopt(Pattern(self.pattern.shape, moved))
+        return self
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, *lists: Any

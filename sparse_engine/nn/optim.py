@@ -26,7 +26,8 @@ class SparseSGD(Optimizer):
     nesterov      Nesterov's momentum
     max_norm      the gradient is scaled down to this norm if it is longer; None: never
 
-    A layer whose pattern was replaced starts with fresh momentum.
+    A layer whose pattern was replaced starts with fresh momentum. Momentum follows a network that is moved to
+    another device.
 
     >>> import torch, sparse_engine as se
     >>> net = se.sparsify(torch.nn.Linear(20, 50), density=0.1)
@@ -89,4 +90,5 @@ class SparseSGD(Optimizer):
         state = self.state[p]
         if "u" not in state or state["u"].numel() != p.numel():
             state["u"] = torch.zeros(p.numel(), dtype=p.dtype, device=p.device)
+        state["u"] = state["u"].to(p.device)  # where the network was moved
         return state["u"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
-from helpers import random_bitmap, variants
+from helpers import host, on, random_bitmap, variants
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,12 +22,12 @@ SIZES = [(0,), (1,), (63,), (64,), (65,), (1023, 0, 1025), (5, 640, 64)]
 @pytest.mark.parametrize("density", [0.0, 0.3, 1.0])
 def test_mask_round_trip_and_counts(variant, sizes, density):
     mask = torch.rand(sum(sizes), generator=torch.Generator().manual_seed(1)) < density
-    with use_backend(variant):
-        made = bitmap.from_mask(mask, sizes)
-        assert torch.equal(bitmap.to_mask(made), mask)
+    with on(variant) as put:
+        made = bitmap.from_mask(put(mask), sizes)
+        assert torch.equal(bitmap.to_mask(made).cpu(), mask)
         assert made.counts.tolist() == [int(part.sum()) for part in mask.split(sizes)]
-        assert torch.equal(bitmap.to_mask(bitmap.complement(made)), ~mask)
-        assert bitmap.full(sizes).counts.tolist() == list(sizes)
+        assert torch.equal(bitmap.to_mask(bitmap.complement(made)).cpu(), ~mask)
+        assert bitmap.full(sizes, put.device).counts.tolist() == list(sizes)
 
 
 @pytest.mark.parametrize("variant", variants("bitmap"))
@@ -37,8 +37,9 @@ def test_csr_and_transpose_are_scipys(variant, shape, density):
     rows, cols = shape
     pattern = random_bitmap([rows * cols], density, seed=rows)
     dense = bitmap.to_mask(pattern).view(shape).numpy()
-    with use_backend(variant):
-        by_row, by_column = bitmap.csr(pattern, rows), bitmap.transpose(pattern, rows)
+    with on(variant) as put:
+        placed = put(pattern)
+        by_row, by_column = host(bitmap.csr(placed, rows)), host(bitmap.transpose(placed, rows))
     expected = scipy.sparse.csr_matrix(dense)
     assert np.array_equal(by_row.pointers, expected.indptr) and np.array_equal(
         by_row.columns, expected.indices
@@ -78,7 +79,8 @@ def test_bits_after_the_end_of_any_tensor_are_refused(variant):
     for sizes, word in (((10, 70), 0), ((70, 10), 1), ((64, 10, 64), 1)):
         words = torch.zeros(Segments(sizes).num_words, dtype=torch.int64)
         words[word] = 1 << 9 if sizes[0] != 70 else 1 << 5
-        with use_backend(variant):
+        with on(variant) as put:
+            words = put(words)
             assert bitmap.make(words, sizes).nnz == 1
             words[word] |= 1 << 10
             with pytest.raises(ValueError, match="zero bits after the end"):

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from helpers import assert_close, randn, random_bitmap, variants
+from helpers import assert_close, on, randn, random_bitmap, variants
 
-from sparsefl.kernels import bitmap, use_backend, use_threads
+from sparsefl.kernels import bitmap, use_threads
 from sparsefl.kernels.drift import drift
 from sparsefl.kernels.layout import Packed
 
@@ -26,9 +26,19 @@ def dense(packed):
 def test_is_the_norm_of_the_difference(variant, sizes, density):
     a, b = model(sizes, density[0], 1), model(sizes, density[1], 2)
     wanted = torch.stack([part.norm() for part in (dense(a) - dense(b)).split(sizes)])
-    with use_backend(variant):
+    with on(variant) as put:
+        a, b = put(a), put(b)
         assert_close(drift(a, b).float(), wanted, terms=64)
         assert drift(a, a).tolist() == [0.0] * len(sizes)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="reads what was compiled for the virtual card")
+def test_the_sum_of_squares_is_not_fused():
+    """Where it is (triton 3.9 does so), lanes that add the same two numbers get different last bits."""
+    from virtual_card import compiled
+
+    texts = [binary.ptx for name, binary in compiled.binaries().items() if "_drift_kernel" in name]
+    assert len(texts) == 1 and "fma." not in texts[0]
 
 
 def test_threads_do_not_change_a_bit():

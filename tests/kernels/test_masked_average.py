@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import assert_close, randn, random_bitmap, variants
+from helpers import assert_close, on, randn, random_bitmap, variants
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,8 +31,9 @@ def expected(mask, given):
 def test_matches_float64(variant, sizes, density, count):
     mask = random_bitmap(sizes, density, seed=77)
     given = models(sizes, [density] * count)
-    with use_backend(variant):
-        assert_close(masked_average(mask, given), expected(mask, given), terms=count)
+    with on(variant) as put:
+        found = masked_average(put(mask), put(given)).cpu()
+    assert_close(found, expected(mask, given), terms=count)
 
 
 @settings(max_examples=150, deadline=None)
@@ -57,10 +58,11 @@ def test_worked_by_hand(variant):
     for row in rows.values():
         support = bitmap.from_mask(torch.tensor([x is not None for x in row]))
         given.append(Packed(support, torch.tensor([x for x in row if x is not None])))
-    with use_backend(variant):
-        everywhere = masked_average(bitmap.full((4,)), given)
+    with on(variant) as put:
+        given = put(given)
+        everywhere = masked_average(bitmap.full((4,), put.device), given)
         on_own = masked_average(given[0].bitmap, given)
-        alone = masked_average(bitmap.full((4,)), given[:1])
+        alone = masked_average(bitmap.full((4,), put.device), given[:1])
     assert everywhere.tolist() == [4.0, 3.0, 0.0, 0.0]  # 12/3, 6/2, nobody, a stored zero
     assert on_own.tolist() == [4.0, 3.0]
     assert alone.tolist() == [1.0, 2.0, 0.0, 0.0]
@@ -99,11 +101,12 @@ def test_bad_input_is_refused():
 def test_plain_mean(variant, n, count):
     given = [randn(n, seed=j) for j in range(count)]
     wanted = sum(x.double() for x in given) / count
-    with use_backend(variant):
-        found = mean(given)
+    with on(variant) as put:
+        given = put(given)
+        found = mean(given).cpu()
         assert_close(found, wanted, terms=count)
         with use_threads(3):
-            assert torch.equal(mean(given), found)
+            assert torch.equal(mean(given).cpu(), found)
 
 
 @pytest.mark.parametrize("variant", variants("masked_average", without=["reference"]))
@@ -112,8 +115,8 @@ def test_plain_mean_has_the_bits_of_torch(variant):
     wanted = given[0].clone()
     for x in given[1:]:
         wanted += x
-    with use_backend(variant):
-        assert torch.equal(mean(given), wanted / 7)
+    with on(variant) as put:
+        assert torch.equal(mean(put(given)).cpu(), wanted / 7)
 
 
 @pytest.mark.parametrize(

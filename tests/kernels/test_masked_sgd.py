@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import assert_close, randn, random_bitmap, variants
+from helpers import assert_close, host, on, randn, random_bitmap, variants
 
 from sparsefl.kernels import bitmap, use_backend, use_threads
 from sparsefl.kernels.masked_sgd import masked_sgd_
@@ -20,9 +20,10 @@ def step(variant, n, settings, dtype, through=None):
     u = randn(n, 3).to(dtype) if "momentum" in settings else None
     if through is not None:
         g[~bitmap.to_mask(through)] = torch.nan  # a hole that is used shows up in w
-    with use_backend(variant):
+    with on(variant) as put:
+        w, g, u, through = put((w, g, u, through))
         masked_sgd_(w, g, u, through=through, **settings)
-    return w, u
+        return host((w, u))
 
 
 @pytest.mark.parametrize("variant", variants("masked_sgd"))
@@ -52,17 +53,17 @@ def test_dense_gradient_is_read_through_the_bitmap(variant, sizes, density, sett
 @pytest.mark.parametrize("variant", variants("masked_sgd"))
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_three_steps_are_torchs(variant, nesterov):
-    ours = randn(50)
-    theirs = torch.nn.Parameter(ours.clone())
+    theirs = torch.nn.Parameter(randn(50))
     rival = torch.optim.SGD([theirs], lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=nesterov)
-    u = torch.zeros(50)
-    with use_backend(variant):
+    for t in range(3):
+        theirs.grad = randn(50, 10 + t)
+        rival.step()
+    how = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01, "nesterov": nesterov}
+    with on(variant) as put:
+        ours, u = put(randn(50)), put(torch.zeros(50))
         for t in range(3):
-            theirs.grad = randn(50, 10 + t)
-            rival.step()
-            masked_sgd_(
-                ours, randn(50, 10 + t), u, lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=nesterov
-            )
+            masked_sgd_(ours, put(randn(50, 10 + t)), u, **how)
+        ours = ours.cpu()
     assert_close(ours, theirs.detach(), terms=4)
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from helpers import randn, random_bitmap, variants
+from helpers import host, on, randn, random_bitmap, variants
 
-from sparsefl.kernels import bitmap, use_backend, use_threads
+from sparsefl.kernels import bitmap, use_threads
 from sparsefl.kernels.pack import pack, unpack
 
 
@@ -16,9 +16,10 @@ def test_round_trip(variant, sizes, density):
     mask = bitmap.to_mask(pattern)
     dense = randn(sum(sizes))
     dense[~mask] = torch.nan
-    with use_backend(variant):
-        values = pack(dense, pattern)
-        back = unpack(values, pattern)
+    with on(variant) as put:
+        placed = put(pattern)
+        values = pack(put(dense), placed)
+        values, back = host((values, unpack(values, placed)))
     assert torch.equal(values, dense[mask])
     assert torch.equal(back[mask], values) and not back[~mask].any()
 

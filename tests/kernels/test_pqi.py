@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from helpers import randn, variants
+from helpers import on, randn, variants
 
-from sparsefl.kernels import use_backend, use_threads
+from sparsefl.kernels import use_threads
 from sparsefl.kernels.pqi import pqi
 
 
@@ -24,8 +24,8 @@ def exact(w, p, q):
 def test_matches_float64(variant, p, q):
     sizes = (1, 5, 64, 1000, 2500)
     w = randn(sum(sizes)) * 0.01
-    with use_backend(variant):
-        found = pqi(w, offsets(*sizes), p=p, q=q)
+    with on(variant) as put:
+        found = pqi(put(w), offsets(*sizes), p=p, q=q)
     for i, layer in enumerate(w.split(sizes)):
         norm = torch.linalg.vector_norm(layer.double(), p)
         assert found.p_norm[i].item() == pytest.approx(norm.item(), rel=2e-6)
@@ -40,17 +40,17 @@ def test_closed_forms(variant):
     gauss, laplace = torch.special.ndtri(uniform.double()).float(), -uniform.log()
     onehot = torch.eye(64)[3]
     layers = [gauss, laplace, uniform, torch.full((77,), 0.3), onehot]
-    with use_backend(variant):
-        index = pqi(torch.cat(layers), offsets(*map(len, layers))).pqi.tolist()
+    with on(variant) as put:
+        index = pqi(put(torch.cat(layers)), offsets(*map(len, layers))).pqi.tolist()
     assert index == pytest.approx([0.1527, 0.2146, 1 / 9, 0, 1 - 1 / 64], abs=1e-4)
 
 
 @pytest.mark.parametrize("variant", variants("pqi"))
 def test_degenerate_layers(variant):
     w = torch.tensor([0.0, 0.0, 0.0, 5.0, 1.0, math.nan])
-    with use_backend(variant):
-        found = pqi(w, offsets(0, 3, 1, 0, 2))
-        empty = pqi(torch.empty(0), offsets(0, 0))
+    with on(variant) as put:
+        found = pqi(put(w), offsets(0, 3, 1, 0, 2))
+        empty = pqi(put(torch.empty(0)), offsets(0, 0))
     assert found.pqi[:4].tolist() == pytest.approx([0, 0, 0, 0], abs=1e-7) and found.pqi[4].isnan()
     assert found.q_norm[:4].tolist() == [0, 0, 5, 0]
     assert empty.pqi.tolist() == [0, 0]
@@ -60,8 +60,8 @@ def test_degenerate_layers(variant):
 @pytest.mark.parametrize("size", [1e-34, 1e-30, 1e-10, 1e10, 3e38])
 def test_the_size_of_the_numbers_does_not_matter(variant, size):
     w = torch.tensor([1.0, 0.5, 0.25, 0.25, 0.125] * 8)
-    with use_backend(variant):
-        assert pqi(w * size, offsets(40)).pqi.item() == pytest.approx(exact(w, 0.5, 1).item(), abs=1e-6)
+    with on(variant) as put:
+        assert pqi(put(w * size), offsets(40)).pqi.item() == pytest.approx(exact(w, 0.5, 1).item(), abs=1e-6)
 
 
 def test_threads_do_not_change_a_bit():

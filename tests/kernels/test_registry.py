@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import randn, random_bitmap
+from helpers import on, randn, random_bitmap
 
 from sparsefl.kernels import native, registry, sparse_conv, use_backend
 from sparsefl.kernels.errors import NoKernel, NotBuilt
@@ -153,9 +153,9 @@ def test_a_wrong_environment_does_not_stop_an_import(variables):
 
 
 def test_a_backend_without_a_kernel_says_so():
-    conv = sparse_conv.Conv(random_bitmap([36], 1.0), 2, 2, (3, 3))
-    with use_backend("triton"), pytest.raises(NoKernel, match="there is no triton kernel of sparse_conv yet"):
-        sparse_conv.forward(conv, randn(36), randn(2 * 4 * 4 * 3).view(2, 4, 4, 3))
+    with on("triton") as put, pytest.raises(NoKernel, match="there is no triton kernel of sparse_conv yet"):
+        conv = sparse_conv.Conv(put(random_bitmap([36], 1.0)), 2, 2, (3, 3))
+        sparse_conv.forward(conv, put(randn(36)), put(randn(2 * 4 * 4 * 3).view(2, 4, 4, 3)))
 
 
 def test_an_error_inside_a_kernels_file_is_not_taken_for_a_missing_one(monkeypatch):

@@ -2,17 +2,17 @@
 
 import pytest
 import torch
-from helpers import randn, random_bitmap, variants
+from helpers import host, on, randn, random_bitmap, variants
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefl.kernels import bitmap, use_backend, use_threads
+from sparsefl.kernels import bitmap, use_threads
 from sparsefl.kernels.select import drop, grow, select
 
 
 def chosen(variant, x, candidates, k, **how):
-    with use_backend(variant):
-        return bitmap.to_mask(select(x, candidates, torch.tensor(k), **how))
+    with on(variant) as put:
+        return bitmap.to_mask(select(put(x), put(candidates), torch.tensor(k), **how)).cpu()
 
 
 @pytest.mark.parametrize("variant", variants("select"))
@@ -91,17 +91,17 @@ def test_bad_input_is_refused():
 def test_what_is_dropped_is_what_would_be_selected(variant):
     stored = random_bitmap((1, 0, 64, 700), 0.4, seed=3)
     x, k = randn(stored.nnz, 4), (stored.counts * 0.3).ceil().long()
-    with use_backend(variant):
-        left = drop(x, stored, k)
-        assert torch.equal(left.words, stored.words & ~select(x, stored, k).words)
+    with on(variant) as put:
+        left, chosen_ones = host((drop(put(x), put(stored), k), select(put(x), put(stored), k)))
+    assert torch.equal(left.words, stored.words & ~chosen_ones.words)
     assert torch.equal(left.counts, stored.counts - k)
 
 
 def grown(variant, kept, scores, k, threads=1):
-    words = torch.full_like(kept.words, 7)
-    with use_backend(variant), use_threads(threads):
-        grow(kept, scores, torch.tensor(k), words)
-    return words
+    with on(variant) as put, use_threads(threads):
+        words = put(torch.full_like(kept.words, 7))
+        grow(put(kept), put(scores), torch.tensor(k), words)
+        return words.cpu()
 
 
 @pytest.mark.parametrize("variant", variants("select"))

@@ -82,7 +82,7 @@ def golden_state():
         layout = Layout(tuple(TOY), tuple(TOY.values()), entries)
         bitmap = from_mask(torch.cat([m.reshape(-1) for m in masks]), layout.segments)
         dense = torch.cat([w.reshape(-1) for w in weights.values()])
-        empty = torch.empty(0, dtype=torch.int64)
+        empty = torch.empty(0, dtype=torch.int64, device=dense.device)
         return Model(layout, bitmap, pack(dense, bitmap), torch.cat(list(biases.values())), empty)
 
     return make

@@ -2,13 +2,12 @@
 
 import pytest
 import torch
-from helpers import assert_close, random_bitmap, variants
+from helpers import assert_close, host, on, random_bitmap, variants
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sparse_engine as se
 from sparse_engine.model.model import Entry
-from sparsefl.kernels import use_backend
 from sparsefl.kernels.bitmap import from_mask, full
 
 NAMES = ["conv1.weight", "conv2.weight", "fc.weight"]
@@ -23,10 +22,11 @@ def model(mask, values, bias, steps=0):
 @pytest.mark.parametrize("variant", variants())
 def test_golden_mean(golden, golden_state, variant):
     data = golden("average")
-    with use_backend(variant):
-        own, *neighbours = [golden_state(data, f"agg_in{j}_") for j in range(5)]
-        everywhere = se.average(own, neighbours, mask=full(own.layout.segments))
-        local = se.average(own, neighbours, mask=golden_state(data, "agg_in0_", "initmask_seed77_"))
+    with on(variant) as put:
+        own, *neighbours = [golden_state(put(data), f"agg_in{j}_") for j in range(5)]
+        everywhere = se.average(own, neighbours, mask=full(own.layout.segments, put.device))
+        local = se.average(own, neighbours, mask=golden_state(put(data), "agg_in0_", "initmask_seed77_"))
+        everywhere, local = host((everywhere, local))
     for name in NAMES:
         assert_close(everywhere.tensor(name).to_dense(), data[f"agg_out_{name}"], terms=5)
         assert_close(local.tensor(name).to_dense(), data[f"agg_local_{name}"], terms=5)
@@ -139,7 +139,8 @@ def test_the_result_has_memory_of_its_own(random_state):
 def test_drift_by_hand(variant):
     a = model([1, 1, 0, 0], [3.0, 1.0], 5.0, steps=1)
     b = model([0, 1, 1, 0], [1.0, 4.0], 7.0, steps=2**50)  # difference 3 0 -4 0 and -2; counters do not count
-    with use_backend(variant):
+    with on(variant) as put:
+        a, b = put(a), put(b)
         assert se.drift(a, b) == pytest.approx(5 + 2)
         assert se.drift(a, b, squared=True) == pytest.approx(25 + 4)
         assert se.drift(a, a) == 0

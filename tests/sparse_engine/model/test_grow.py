@@ -4,13 +4,12 @@ import math
 
 import pytest
 import torch
-from helpers import randn, variants
+from helpers import host, on, randn, variants
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sparse_engine as se
 from sparse_engine.model.prune import without_smallest
-from sparsefl.kernels import use_backend
 from sparsefl.kernels.bitmap import from_mask, to_mask
 
 NAMES = ["conv1.weight", "conv2.weight", "fc.weight"]
@@ -27,12 +26,13 @@ def test_masks_are_the_authors(golden, golden_state, variant, t):
     data = golden("rigl")
     alpha0, num_rounds = data["rigl_args"].tolist()
     fraction = se.rigl_fraction(t, int(num_rounds), alpha0)
-    with use_backend(variant):
-        state = golden_state(data, "toy_w_", "initmask_seed77_")
+    with on(variant) as put:
+        state = golden_state(put(data), "toy_w_", "initmask_seed77_")
         n = [int(data[f"rigl_r{t}_num_{name}"]) for name in NAMES]
         assert [math.ceil(fraction * d) for d in state.bitmap.counts.tolist()] == n
         kept = without_smallest(state, torch.tensor(n))
-        grown = se.rigl(state, {name: data[f"rigl_score_{name}"] for name in NAMES}, fraction)
+        grown = se.rigl(state, put({name: data[f"rigl_score_{name}"] for name in NAMES}), fraction)
+        kept, grown = host((kept, grown))
     thrown = torch.cat([data[f"rigl_r{t}_thrown_{name}"].view(-1) for name in NAMES])
     assert torch.equal(to_mask(kept), thrown)
     for name in NAMES:

@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import randn, random_bitmap, variants
+from helpers import on, randn, random_bitmap, variants
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sparse_engine as se
 from sparse_engine.model.model import Entry
-from sparsefl.kernels import use_backend
 from sparsefl.kernels.bitmap import from_mask, full
 
 FLOAT, INT = torch.float32, torch.int64
@@ -62,8 +61,9 @@ def test_with_values_shares_the_rest_and_clone_shares_only_the_pattern(state):
 
 @pytest.mark.parametrize("variant", variants())
 def test_with_pattern_carries_over_what_both_store(variant, state):
-    with use_backend(variant):
-        bitmap = from_mask(torch.tensor([0, 1, 1, 1, 1, 0, 0]).bool(), state.layout.segments)
+    with on(variant) as put:
+        state = put(state)
+        bitmap = from_mask(put(torch.tensor([0, 1, 1, 1, 1, 0, 0]).bool()), state.layout.segments)
         moved = state.with_pattern(bitmap)
     assert moved.values.tolist() == [0, 2, 0, 3]
     assert moved.bitmap is bitmap

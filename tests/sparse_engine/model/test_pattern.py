@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-from helpers import random_bitmap, variants
+from helpers import on, random_bitmap, variants
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sparse_engine as se
-from sparsefl.kernels import use_backend
 
 MASK = torch.tensor([[True, False, True], [False, False, False], [False, True, True]])
 
@@ -75,10 +74,10 @@ def test_refusals():
 @pytest.mark.parametrize("variant", variants())
 def test_dense_and_back(variant):
     w = torch.arange(1.0, 10).view(3, 3)
-    with use_backend(variant):
-        tensor = se.SparseTensor.from_dense(w, MASK)
+    with on(variant) as put:
+        tensor = se.SparseTensor.from_dense(put(w), put(MASK))
         assert tensor.values.tolist() == [1, 3, 8, 9]
-        assert torch.equal(tensor.to_dense(), w * MASK)
+        assert torch.equal(tensor.to_dense().cpu(), w * MASK)
     assert repr(tensor) == "SparseTensor((3, 3), 4 of 9 stored, torch.float32)"
 
 

@@ -4,14 +4,13 @@ import math
 
 import pytest
 import torch
-from helpers import randn, variants
+from helpers import host, on, randn, variants
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 import sparse_engine as se
 from sparse_engine.model.prune import _share, prune_counts
-from sparsefl.kernels import use_backend
 from sparsefl.kernels.bitmap import full
 
 NAMES = ["conv1.weight", "conv2.weight", "fc.weight"]
@@ -55,7 +54,8 @@ def test_closed_forms(w, expected):
 def test_the_index_is_the_authors(golden, variant, case):
     data = golden("pqi")
     w, mask = data[f"si_{case}_w"], data[f"si_{case}_mask"]
-    with use_backend(variant):
+    with on(variant) as put:
+        w, mask = put((w, mask))
         assert se.pqi(w, mask) == pytest.approx(float(data[f"si_{case}_I"]), abs=5e-6)  # float32 sums there
         assert se.pqi(se.SparseTensor.from_dense(w, mask)) == se.pqi(w, mask)
 
@@ -76,9 +76,10 @@ def test_p_and_q_by_hand():
 @pytest.mark.parametrize("variant", variants())
 def test_golden_pruning(golden, golden_state, variant):
     data = golden("pqi")
-    with use_backend(variant):
-        state = golden_state(data, "toy_w_", "initmask_seed77_")
+    with on(variant) as put:
+        state = golden_state(put(data), "toy_w_", "initmask_seed77_")
         index, counts, pruned = se.pqi(state), prune_counts(state), se.prune_pqi(state)
+        state, pruned = host((state, pruned))
     for name, c in zip(NAMES, counts.tolist(), strict=True):
         d, i, retained, removed = data[f"pqi_eta0_g1_stat_{name}"].tolist()
         assert state.pattern(name).nnz == d
@@ -223,10 +224,10 @@ def test_a_diverged_model_is_refused_by_name(random_state, variant, value):
     state = random_state()
     state.tensor("w1").values[3] = value
     with (
-        use_backend(variant),
+        on(variant) as put,
         pytest.raises(ValueError, match=r"finite numbers to prune, got others in \['w1'\]"),
     ):
-        se.prune_pqi(state)
+        se.prune_pqi(put(state))
 
 
 def test_the_largest_by_hand():
@@ -241,13 +242,15 @@ def test_the_largest_by_hand():
 def test_the_largest_of_every_layer(random_state, variant):
     state = random_state(density=0.6, seed=3)
     k = torch.tensor([4, 0, 10**6])
-    with use_backend(variant):
-        kept = se.keep_largest(state, k)
+    with on(variant) as put:
+        placed = put(state)
+        found = se.keep_largest(placed, k)
+        assert found.rest is placed.rest
+        kept = host(found)
     assert kept.bitmap.counts.tolist() == torch.minimum(k, state.bitmap.counts).tolist()
     for i, name in enumerate(state.layout.names):
         magnitudes = state.tensor(name).values.abs().sort(descending=True).values
         assert torch.equal(kept.tensor(name).values.abs().sort(descending=True).values, magnitudes[: k[i]])
-    assert kept.rest is state.rest
 
 
 @pytest.mark.parametrize("k", [[1, 2], [1, 2, -1]])

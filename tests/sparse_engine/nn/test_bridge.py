@@ -2,14 +2,13 @@
 
 import pytest
 import torch
-from helpers import randn, variants
+from helpers import host, on, randn, variants
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 import sparse_engine as se
 from sparse_engine.nn.bridge import prunable
-from sparsefl.kernels import use_backend
 
 PRUNABLE = ["conv1.weight", "conv2.weight", "fc.weight"]
 
@@ -51,10 +50,12 @@ def test_the_parts_of_a_compressed_network(toy):
 def test_masked_weights_come_back_masked(variant, toy):
     net, fresh = toy(1), toy(2)
     masks = {"conv2.weight": randn(1152, 9).view(16, 8, 3, 3) > 0.5, "fc.weight": torch.zeros(10, 64).bool()}
-    with use_backend(variant):
-        state = se.compress(net, masks)
+    with on(variant) as put:
+        expected = tensors(net)
+        state = se.compress(put(net), put(masks))
+        fresh = put(fresh)
         assert se.load(fresh, state) is fresh
-    expected = tensors(net)
+        fresh, state = host(fresh), host(state)
     for name, mask in masks.items():
         expected[name] = expected[name].where(mask, torch.zeros(()))
     assert same(tensors(fresh), expected)
