@@ -6,6 +6,7 @@ layer (fl/train/turn.py), and decisions are the same; sums are rounded in anothe
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import ceil
 from time import perf_counter
 from typing import NamedTuple
 
@@ -91,7 +92,7 @@ class ProgramTurn:
         done = self._session.train(model, given, how, tests)
         self._check(done)
         self._model, self._ours = model, True
-        report = self._report(done, local.passes, perf_counter() - began)
+        report = self._report(given, done, local.passes, perf_counter() - began)
         if done.right is None or tests is None:
             return report
         before, after = (right / tests.samples for right in done.right)
@@ -110,7 +111,7 @@ class ProgramTurn:
         batches = self._batches([epoch], setting.training.batch_size)
         g, done = self._session.gradient(self._model, batches, self._seeds("gradient dropout"))
         self._check(done)
-        return Gradient(g, self._report(done, 1, perf_counter() - began))
+        return Gradient(g, self._report(batches, done, 1, perf_counter() - began))
 
     def grow(self, fraction: float, batches: int = 1) -> Grown:
         setting = self._setting
@@ -124,11 +125,13 @@ class ProgramTurn:
             raise self._not_finite(f"gradient of {mask}")
         return Grown(mask, Report(flop=setting.cost.dense_training(size)))
 
-    def _report(self, done: Trained, passes: int, seconds: float) -> Report:
+    def _report(self, given: Batches, done: Trained, passes: int, seconds: float) -> Report:
         cost = self._setting.cost
         return Report(
             loss=done.loss / done.samples if done.samples else None,
             samples=len(self._samples),
+            seen=done.samples,
+            steps=given.epochs * ceil(given.samples / given.size),
             flop=passes * cost.training(self._model.bitmap, done.samples),
             flop_dense=passes * cost.dense_training(done.samples),
             train_s=seconds,
