@@ -15,8 +15,6 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import ClassVar
 
-import torch
-
 from fl.errors import NoMeter
 from fl.keys import Key
 from fl.run.meters import base, power
@@ -68,7 +66,8 @@ class BoardMeter:
         self._watch.poll()
         seen, begin = self._watch.seen(), self._begin
         if begin is None or end is None:
-            return Window(None, 0.0, (self._says("the energy counter stands still"),)), seen.states
+            why = seen.failure or "the energy counter stands still"
+            return Window(None, 0.0, (self._says(why),)), seen.states
         seconds, integral = end.at - begin.at, power.joules(seen.samples, begin.at, end.at)
         joules = integral if self._counter is None else end.joules - begin.joules
         wrong = self._wrong(seen, joules)
@@ -199,12 +198,16 @@ def opened(uuids: Sequence[str] = (), time: Time = SYSTEM) -> Nvml:
 
 def _of_torch() -> dict[str, int]:
     """UUID of every CUDA device that torch sees, and its number there: CUDA_VISIBLE_DEVICES reorders them."""
+    import torch  # here: a process that only measures does without
+
     number = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return {f"GPU-{torch.cuda.get_device_properties(i).uuid}": i for i in range(number)}
 
 
 def _settling(device: int) -> Callable[[], None]:
     """Make the context of a device, whose idle power is another without; return what waits for it."""
+    import torch
+
     torch.empty(1, device=f"cuda:{device}")
     return lambda: torch.cuda.synchronize(device)
 
