@@ -37,6 +37,7 @@ from sparsefl.kernels import use_threads
 MODELS = {"resnet18": (10, (3, 32, 32)), "vgg11": (100, (3, 32, 32)), "alexnet": (7, (3, 64, 64))}
 DENSITIES = (0.5, 0.35, 0.2, 0.1)
 BATCHES = (32, 128)
+Joules = Callable[[dict[str, Callable[[], object]], int], dict[str, dict[str, Any]]]
 RIVALS = {"layers": "vs_layers", "masked torch": "vs_masked"}
 QUICK = (("vgg11",), (32,), (0.5, 0.2))  # networks, batches and densities of a look: seconds
 
@@ -51,10 +52,12 @@ def run(
     clock: Callable[[], float] = time.perf_counter,
     memory: bool = True,
     compiled: bool = True,
+    joules: Joules | None = None,
 ) -> Iterator[dict[str, Any]]:
     """A row per network, batch, density and contestant; one that cannot run says why in `skipped`.
 
     compiled: with torch.compile among the rivals, which takes minutes to compile.
+    joules: gives the columns of measured joules of every contestant.
     """
     torch.set_num_threads(threads)
     with use_threads(threads):
@@ -65,7 +68,7 @@ def run(
                 images, labels = torch.randn(batch, *shape), torch.randint(0, classes, (batch,))
                 rivals = dense.rivals(name, classes, images, labels, compiled=compiled)
                 for density in densities:
-                    yield from _rows(name, images, labels, density, rivals, repeats, clock, memory)
+                    yield from _rows(name, images, labels, density, rivals, repeats, clock, memory, joules)
 
 
 def _rows(
@@ -77,17 +80,16 @@ def _rows(
     repeats: int,
     clock: Callable[[], float],
     memory: bool,
+    joules: Joules | None,
 ) -> Iterator[dict[str, Any]]:
-    (classes, shape), batch = MODELS[name], len(labels)
-    torch.manual_seed(0)
-    sparse = se.sparsify(se.models.by_name(name, num_classes=classes), density=density, seed=0)
-    _check(sparse, images)
-    _check_step(sparse, images, labels)
+    (_, shape), batch = MODELS[name], len(labels)
+    sparse = checked(name, images, labels, density)
     contestants = {"program": program_step(sparse, images, labels)[0]}
     contestants["layers"] = layers_step(copy.deepcopy(sparse), images, labels)
     contestants |= rivals.steps
     contestants["masked torch"] = dense_step(se.to_dense(sparse), images, labels, se.masks(sparse))
     timings = take_turns(contestants, repeats=repeats, burst=1, clock=clock)
+    measured = joules(contestants, batch) if joules is not None else {}
     ours = timings["program"].median
     flops = se.count_flops(sparse, shape)
     peaks = peak_memory(name, batch, density) if memory else {}
@@ -100,8 +102,18 @@ def _rows(
             "times_ours": timing.median / ours,
             "flop_ratio": flops.dense_step / flops.sparse_step,
             "memory_ratio": peaks[who] / peaks["dense"] if who in peaks else None,
+            **measured.get(who, {}),
         }
     yield from (case | {"name": who, "skipped": why} for who, why in rivals.skipped.items())
+
+
+def checked(name: str, images: Tensor, labels: Tensor, density: float) -> nn.Module:
+    """The sparse network, whose outputs and step are those of others."""
+    torch.manual_seed(0)
+    sparse = se.sparsify(se.models.by_name(name, num_classes=MODELS[name][0]), density=density, seed=0)
+    _check(sparse, images)
+    _check_step(sparse, images, labels)
+    return sparse
 
 
 def program_step(

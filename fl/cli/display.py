@@ -22,7 +22,8 @@ from fl.keys import Key
 from fl.report.summary import SUMMARY_COLUMNS, describe, how_long, summary_rows
 from fl.run import keys
 from fl.run.events import Listener, Record
-from fl.units import duration, percent, size
+from fl.run.meters import energy
+from fl.units import duration, percent, quantity, size
 
 
 class Lines(Listener):
@@ -136,10 +137,19 @@ def figures(record: Record) -> str:
         f"sent {size(record['bytes_total'])}",
         f"{record['wall_s']:.1f} s",
     ]
+    if "energy_j" in record:
+        parts.append(_joules(record))
     parts[2:2] = [key.shown.format(record[key.name]) for key in keys.progress() if _told(key, record)]
     if record.get("accuracy_global") is not None:
         parts.insert(1, f"server's model {percent(record['accuracy_global'])}")
     return "  ".join(parts)
+
+
+def _joules(record: Record) -> str:
+    """Measured ones; of a round that has none, why: no meter, or what it read cannot be trusted."""
+    if record["energy_j"] is None:
+        return "joules unknown" if record.get("energy_note") else energy.NONE
+    return quantity(record["energy_j"], "J")
 
 
 def _told(key: Key, record: Record) -> bool:

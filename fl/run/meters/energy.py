@@ -23,6 +23,7 @@ from fl.run.meters.ticks import SYSTEM, Time
 NONE = "no meter"
 CPU, GPU, IDLE = "energy of CPU", "energy of GPU", "idle power"  # facts of an environment
 IDLE_S = 5.0
+NOISE = 0.02  # of gross joules, by which they may lie below what idling took
 AGREE = 0.1  # idle power before and after, relative to the larger one
 
 
@@ -31,6 +32,7 @@ class How:
     """What to measure, and how."""
 
     gpus: tuple[str, ...] = ()  # UUIDs; none: the CUDA devices that torch sees
+    on_gpu: bool = False  # whether what is measured computes on them
     idle_s: float = IDLE_S  # of idling before and after; 0: net joules are unknown
 
 
@@ -68,11 +70,13 @@ class Energy:
         missing: Mapping[str, str],
         idle_s: float = IDLE_S,
         time: Time = SYSTEM,
+        on_gpu: bool = False,
     ) -> None:
         """`meters` and `missing` by fact; what is missing with its reason."""
         self._meters, self._missing = dict(meters), dict(missing)
-        self._idle_s, self._time = idle_s, time
+        self._idle_s, self._time, self._on_gpu = idle_s, time, on_gpu
         self._before: tuple[float | None, ...] = ()
+        self.same_idle = False  # before and after; known at the end
 
     @property
     def meters(self) -> Sequence[JouleMeter]:
@@ -82,7 +86,10 @@ class Energy:
     def facts(self) -> dict[str, str]:
         """Where joules come from, or why there are none."""
         there = {fact: meter.source for fact, meter in self._meters.items()}
-        return there | {fact: f"{NONE}: {why}" for fact, why in self._missing.items()}
+        if GPU in there and not self._on_gpu:
+            there[GPU] += "; what is measured runs on the CPU, and the board only idles beside it"
+        missing = {fact: f"{NONE}: {why}" for fact, why in self._missing.items()}
+        return {fact: (there | missing)[fact] for fact in (CPU, GPU) if fact in there | missing}
 
     def begin(self) -> None:
         """Measure idle power; the next rounds are net of it."""
@@ -93,7 +100,8 @@ class Energy:
         before, after = _sum(self._before), _sum(self._idle())
         if before is None or after is None:
             return {}
-        differ = "" if agree(before, after) else f": more than {AGREE:.0%} apart, net joules are uncertain"
+        self.same_idle = agree(before, after)
+        differ = "" if self.same_idle else f": more than {AGREE:.0%} apart, net joules are uncertain"
         return {IDLE: f"{before:.1f} W before, {after:.1f} W after{differ}"}
 
     def start(self) -> None:
@@ -105,12 +113,14 @@ class Energy:
         for meter in reversed(self.meters):  # the last one to start is the first one to stop
             told |= meter.stop()
         windows, notes = self.windows, base.notes(self.windows)
-        above = net(windows, self._before)
-        if above is not None and above < 0:
+        gross, above = base.total(windows), net(windows, self._before)
+        if gross is not None and above is not None and above < -NOISE * gross:
             above = None
             notes.append("fewer joules than idling took before: the machine was not idle then")
+        elif above is not None:
+            above = max(above, 0.0)  # nothing above idling, as far as meters can tell
         measured: Readings = {
-            "energy_j": base.total(windows),
+            "energy_j": gross,
             "energy_net_j": above,
             "idle_w": _sum(self._before),
             "energy_note": "; ".join(notes) or None,
@@ -148,7 +158,7 @@ def opened(how: How, time: Time = SYSTEM) -> Energy:
             meters[fact] = make()
         except NoMeter as why:
             missing[fact] = str(why)
-    return Energy(meters, missing, how.idle_s, time)
+    return Energy(meters, missing, how.idle_s, time, how.on_gpu)
 
 
 def net(windows: Sequence[Window], idle: Sequence[float | None]) -> float | None:

@@ -108,7 +108,10 @@ class BoardMeter:
     ) -> tuple[str, ...]:
         seconds, said = end.at - begin.at, list[str]()
         if self.updates(seconds) < FEWEST:
-            said.append(f"fewer than {FEWEST} updates in the window, which makes its joules uncertain")
+            said.append(
+                f"fewer than {FEWEST} updates in the window: joules are uncertain, and gross ones include "
+                "waiting for an update"
+            )
         elif self._counter is not None:
             said += _disagreement(joules, integral)
         gap = power.longest_gap(seen.samples, begin.at, end.at)
