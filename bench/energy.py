@@ -72,7 +72,7 @@ def window(step: Step, meter: Energy, seconds: float, time: Time = SYSTEM) -> Bl
     """As many steps as it takes to fill the window."""
     meter.start()
     began, steps = time.now(), 0
-    while time.now() - began < seconds:
+    while not steps or time.now() - began < seconds:
         step()
         steps += 1
     took = time.now() - began

@@ -1,5 +1,6 @@
 """What a run says while it runs: bars on a terminal, lines elsewhere; a table at the end."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
 
@@ -39,6 +40,10 @@ class Lines(Listener):
     def path_chosen(self, path: str) -> None:
         self._print(_trained(path))
 
+    def meters_chosen(self, facts: Mapping[str, str]) -> None:
+        for fact, what in facts.items():
+            self._print(f"{fact}: {what}")
+
     def round_finished(self, record: Record) -> None:
         done, left = record["round"] + 1, self.rounds - record["round"] - 1
         eta = (perf_counter() - self.began) / (done - self.first) * left
@@ -67,6 +72,10 @@ class Bars(Listener):
 
     def path_chosen(self, path: str) -> None:
         say(self.progress.console, _trained(path))
+
+    def meters_chosen(self, facts: Mapping[str, str]) -> None:
+        for fact, what in facts.items():
+            say(self.progress.console, f"{fact}: {what}")
 
     def round_started(self, t: int) -> None:
         self.wave, self.asked = 0, 0

@@ -88,7 +88,8 @@ def results(told: Record) -> Shown:
     columns = [column for column in _RESULTS if _any(told, "figures", column.key)]
     if _some_stopped(told):
         columns.insert(0, _ROUNDS)
-    columns += _energy(told)
+    if energy.asked(told["environment"]):
+        columns += [_COSTS[-1], *_energy(told)]  # modelled joules beside measured ones
     counts = {name: (one["finished"], one["planned"]) for name, one in told["algorithms"].items()}
     return _table(told, "figures", "seeds", counts, columns)
 

@@ -105,7 +105,7 @@ class Run:
         numerics = history.same_numerics(
             self.after.history, self.path, self.options.allow_mixed, listener.note
         )
-        with metering.opened(self.options.meters, self.options.energy, listener.note) as self._meters:
+        with metering.opened(self.options.meters, self.options.energy, listener) as self._meters:
             with _computing(numerics):
                 self._told_where(self._meters.facts)
             try:

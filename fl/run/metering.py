@@ -1,8 +1,9 @@
 """The meters of a run while its rounds run: those that every run has, and joules where somebody asked."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from fl.run.events import Listener
 from fl.run.meters import Meter
 from fl.run.meters import energy as energies
 from fl.run.meters.base import Readings
@@ -10,8 +11,8 @@ from fl.run.meters.energy import Energy, How
 
 
 class Metering:
-    def __init__(self, meters: Sequence[Meter], energy: Energy | None, note: Callable[[str], None]) -> None:
-        self._energy, self._note = energy, note
+    def __init__(self, meters: Sequence[Meter], energy: Energy | None, listener: Listener) -> None:
+        self._energy, self._listener = energy, listener
         self._meters: list[Meter] = [*meters] if energy is None else [energy, *meters]
         self._said: set[str] = set()
 
@@ -22,9 +23,8 @@ class Metering:
 
     def begin(self) -> None:
         """Before the first round: the user hears what is measured, and the machine idles for a while."""
-        for fact, what in self.facts.items():
-            self._note(f"{fact}: {what}")
         if self._energy is not None:
+            self._listener.meters_chosen(self.facts)
             self._energy.begin()
 
     def end(self) -> dict[str, str]:
@@ -48,15 +48,15 @@ class Metering:
         """Once each."""
         if note is not None and note not in self._said:
             self._said.add(note)
-            self._note(note)
+            self._listener.note(note)
 
 
 @contextmanager
-def opened(meters: Sequence[Meter], how: How | None, note: Callable[[str], None]) -> Iterator[Metering]:
+def opened(meters: Sequence[Meter], how: How | None, listener: Listener) -> Iterator[Metering]:
     """`how`: joules are measured too."""
     energy = None if how is None else energies.opened(how)
     try:
-        yield Metering(meters, energy, note)
+        yield Metering(meters, energy, listener)
     finally:
         if energy is not None:
             energy.close()

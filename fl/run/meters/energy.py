@@ -32,8 +32,8 @@ class How:
     """What to measure, and how."""
 
     gpus: tuple[str, ...] = ()  # UUIDs; none: the CUDA devices that torch sees
-    on_gpu: bool = False  # whether what is measured computes on them
     idle_s: float = IDLE_S  # of idling before and after; 0: net joules are unknown
+    on_gpu: bool = False  # whether what is measured computes on boards
 
 
 class Energy:
