@@ -111,18 +111,22 @@ def test_the_command(instant, monkeypatch, tmp_path, capsys):
     assert "energy of CPU: a steady meter" in capsys.readouterr().out
 
 
-def test_bench_models_has_joules(instant, monkeypatch, tmp_path, capsys):
+@pytest.mark.parametrize("meter", [True, False])
+def test_bench_models_has_joules(instant, monkeypatch, tmp_path, capsys, meter):
+    monkeypatch.setattr(
+        models.dense, "rivals", lambda *how, **more: models.dense.Rivals({}, {"torch": "slow"})
+    )
+    missing = Energy({}, {CPU: "no file"})
+    opened = measuring(20.0, *[60.0] * 6, 20.0) if meter else lambda how: missing  # three, two windows each
+    monkeypatch.setattr(energy, "opened", opened)
     options = ["models", "--model", "lenet5", "--batch", "8", "--density", "0.5", "--quick", "--energy"]
-    for opened, text, value in (
-        (measuring(20.0, 60.0, 20.0), "60 J", 60),
-        (lambda how: Energy({}, {CPU: "no file"}), "no meter", None),
-    ):
-        monkeypatch.setattr(energy, "opened", opened)
-        if value is not None:
-            opened.made.clear()
-        assert cli.main([*options, "--json", str(tmp_path / "made.json")]) == 0
-        told = json.loads((tmp_path / "made.json").read_text())
-        measured = [row for row in told["rows"] if "skipped" not in row]
-        assert {row["per_step"] for row in measured[:1]} == {text}
-        assert measured[0]["joules_per_step"] == value
-        assert text in capsys.readouterr().out and CPU in told["meta"]["energy"]
+    assert cli.main([*options, "--json", str(tmp_path / "made.json")]) == 0
+    told = json.loads((tmp_path / "made.json").read_text())
+    measured = [row for row in told["rows"] if "skipped" not in row]
+    assert [row["name"] for row in measured] == ["program", "layers", "masked torch"]
+    assert {row["joules_per_step"] for row in measured} == {60 if meter else None}
+    assert {row["net_joules_per_step"] for row in measured} == {40 if meter else None}
+    assert {row["per_step"] for row in measured} == {"60 J" if meter else "no meter"}
+    shown = capsys.readouterr().out
+    assert ("60 J" if meter else "no meter") in shown
+    assert told["meta"]["energy"][CPU] == ("a steady meter" if meter else "no meter: no file")
