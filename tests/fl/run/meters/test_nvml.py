@@ -165,6 +165,15 @@ def test_no_library(measured, tmp_path):
     assert told["missing"] == "the library libnvidia-ml.so.1 of the NVIDIA driver is not on this machine"
 
 
+def test_the_command_names_the_source(stub):
+    command = [sys.executable, "-m", "fl", "energy", "meters", "--gpu", UUID.format(2)]
+    environment = os.environ | {"LD_LIBRARY_PATH": str(stub), "NVML_STUB_2": "counter=0,period=0.02"}
+    done = subprocess.run(command, cwd=HERE.parents[3], env=environment, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    source = "instant power, integrated at 50 Hz (the board has no energy counter): Stub 2 GPU-"
+    assert f"energy of GPU: NVML, {source}" in done.stdout
+
+
 REORDERED = """
 import json, os
 from types import SimpleNamespace
