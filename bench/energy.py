@@ -22,6 +22,8 @@ from sparsefl.bench.timing import Timing
 Step = Callable[[], object]
 SHORTEST_S = 10.0  # of a window
 _COSTS = ("joules_per_step", "net_joules_per_step", "joules_per_sample", "net_joules_per_sample")
+_PARTS = ("energy_cpu_j", "energy_dram_j", "energy_gpu_j")
+_BOARDS = ("gpu_sm_mhz", "gpu_memory_mhz", "gpu_temperature_c", "gpu_throttled")
 SHOWN = ("per_step", "net_per_step", "per_sample", "net_per_sample")  # the same as text
 
 
@@ -34,6 +36,7 @@ class Block:
     joules: float | None  # None: what was read cannot be trusted
     net: float | None
     note: str | None
+    beside: dict[str, float | None]  # parts of joules, and what boards did
 
 
 def check(meter: Energy, seconds: float, shortest: float = SHORTEST_S) -> None:
@@ -83,6 +86,7 @@ def window(step: Step, meter: Energy, seconds: float, time: Time = SYSTEM) -> Bl
         joules=told["energy_j"],
         net=told["energy_net_j"],
         note=told["energy_note"],
+        beside={key: told[key] for key in (*_PARTS, *_BOARDS)},
     )
 
 
@@ -92,8 +96,8 @@ def figures(blocks: list[Block], batch: int, *, trusted: bool = True) -> dict[st
     `trusted`: idle power stayed the same, so that net joules mean something. A block without joules makes
     them unknown: the median of the others would be of other blocks.
     """
-    gross = [None if one.joules is None else one.joules / one.steps for one in blocks]
-    net = [None if one.net is None else one.net / one.steps for one in blocks]
+    gross = [_over(one.joules, one.steps) for one in blocks]
+    net = [_over(one.net, one.steps) for one in blocks]
     per_step, net_per_step = _median(gross), _median(net) if trusted else None
     return {
         "blocks": len(blocks),
@@ -104,6 +108,11 @@ def figures(blocks: list[Block], batch: int, *, trusted: bool = True) -> dict[st
         "joules_per_sample": None if per_step is None else per_step / batch,
         "net_joules_per_sample": None if net_per_step is None else net_per_step / batch,
         "joules_spread": None if per_step is None else Timing(tuple(filter(None, gross))).spread,
+        **{
+            f"{key}_per_step": _median([_over(one.beside[key], one.steps) for one in blocks])
+            for key in _PARTS
+        },
+        **{key: _median([one.beside[key] for one in blocks]) for key in _BOARDS},
         "energy_note": "; ".join(dict.fromkeys(one.note for one in blocks if one.note)) or None,
     }
 
@@ -160,6 +169,10 @@ class Session:
         """After the last window: whether net joules mean something."""
         self.facts |= self.meter.end()
         return self.meter.same_idle
+
+
+def _over(joules: float | None, steps: int) -> float | None:
+    return None if joules is None else joules / steps
 
 
 def _median(values: list[float | None]) -> float | None:

@@ -13,7 +13,8 @@ from sparsefl.bench.energy import Block, Session
 
 
 def block(joules, net, steps=10, seconds=10.0, note=None):
-    return Block(steps=steps, seconds=seconds, joules=joules, net=net, note=note)
+    beside = dict.fromkeys((*energy._PARTS, *energy._BOARDS)) | {"energy_cpu_j": joules, "gpu_sm_mhz": 2520}
+    return Block(steps=steps, seconds=seconds, joules=joules, net=net, note=note, beside=beside)
 
 
 def test_contestants_take_turns_and_the_first_round_is_dropped():
@@ -38,6 +39,8 @@ def test_medians_per_step_and_sample():
     told = energy.figures([block(100, 50), block(120, 60), block(500, 70, note="hot")], 4)
     assert told["joules_per_step"] == 12 and told["net_joules_per_step"] == 6
     assert told["joules_per_sample"] == 3 and told["net_joules_per_sample"] == 1.5
+    assert told["energy_cpu_j_per_step"] == 12 and told["energy_gpu_j_per_step"] is None
+    assert told["gpu_sm_mhz"] == 2520 and told["gpu_temperature_c"] is None
     assert told["step_ms"] == 1000 and told["joules_spread"] == pytest.approx((50 - 10) / 12)
     assert (told["blocks"], told["steps"], told["energy_note"]) == (3, 30, "hot")
     untrusted = energy.figures([block(100, 50)], 4, trusted=False)

@@ -91,10 +91,14 @@ class Board:
         found = self._maybe(self._nvml.nvmlDeviceGetEnforcedPowerLimit)
         return None if found is None else found / 1e3
 
-    def others(self) -> int | None:
-        """Processes beside this one that compute on the board; None: NVML does not say."""
+    def others(self, ours: bool) -> int | None:
+        """Processes beside this one that compute on the board; None: NVML does not say. `ours`: this one does
+        too. In a container it has another number than NVML knows it by."""
         found = self._maybe(self._nvml.nvmlDeviceGetComputeRunningProcesses)
-        return None if found is None else sum(process.pid != os.getpid() for process in found)
+        if found is None:
+            return None
+        own = ours or os.getpid() in [process.pid for process in found]
+        return max(len(found) - own, 0)
 
     def driver(self) -> str:
         try:

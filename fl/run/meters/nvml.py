@@ -30,11 +30,12 @@ _LOST = 5  # polls without a sample, beyond which some were lost
 
 
 class BoardMeter:
-    """One board. `settle` returns when the board has done what it was asked to."""
+    """One board. `settle` returns when it has done what this process asked of it; None: that is nothing."""
 
-    def __init__(self, board: Board, time: Time = SYSTEM, settle: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, board: Board, time: Time = SYSTEM, settle: Callable[[], None] | None = None) -> None:
         """NoMeter: the board tells neither joules nor watts."""
-        self.board, self._time, self._settle = board, time, settle
+        self.board, self._time, self._ours = board, time, settle is not None
+        self._settle = settle or (lambda: None)
         self._counter: Counter | None = None
         self.period_s, self.how = self._probed()
         self._still_s = max(STILL_S, FEWEST * self.period_s)
@@ -43,9 +44,12 @@ class BoardMeter:
 
     def _probed(self) -> tuple[float, str]:
         """Seconds between updates, and the source in words."""
-        counter, missing = None, "the board has no energy counter"
+        missing = "the board has no energy counter"
         if self.board.joules() is not None:
-            counter, missing = Counter(self._joules, self._time), "its energy counter stands still"
+            counter, missing = (
+                Counter(self._joules, self._time),
+                "its energy counter stands still or goes back",
+            )
             period = counter.period(STILL_S)
             if period is not None:
                 self._counter = counter
@@ -120,7 +124,7 @@ class BoardMeter:
         reasons = dict.fromkeys(reason for state in seen.states for reason in state.throttled or ())
         if reasons:
             said.append(f"clocks were lowered: {', '.join(reasons)}")
-        if self.board.others():
+        if self.board.others(self._ours):
             said.append("other processes compute on it too, and nobody can tell their joules from ours")
         return tuple(map(self._says, said))
 
@@ -189,14 +193,13 @@ def opened(uuids: Sequence[str] = (), time: Time = SYSTEM) -> Nvml:
     nvml, meters = library(), list[BoardMeter]()
     try:
         for uuid in uuids or seen:
-            device = seen.get(uuid)
-            settle = _settling(device) if device is not None else (lambda: None)
+            settle = _settling(seen[uuid]) if uuid in seen else None
             meters.append(BoardMeter(Board(nvml, uuid), time, settle))
-    except NoMeter:
+        return Nvml(meters)
+    except (NoMeter, nvml.NVMLError) as wrong:
         for one in meters:
             one.close()
-        raise
-    return Nvml(meters)
+        raise wrong if isinstance(wrong, NoMeter) else NoMeter(f"NVML does not answer: {wrong}") from None
 
 
 def _of_torch() -> dict[str, int]:

@@ -108,7 +108,7 @@ def test_without_a_counter_power_is_integrated(measured):
 def test_a_counter_that_stands_still_from_the_first_is_not_used(measured):
     told = measured("idle=300,stuck=0", 4)
     assert told["windows"][0][0]["joules"] == pytest.approx(300 * 4, rel=0.001)
-    assert "integrated at 50 Hz (its energy counter stands still)" in told["source"]
+    assert "integrated at 50 Hz (its energy counter stands still or goes back)" in told["source"]
 
 
 @pytest.mark.parametrize(
@@ -156,6 +156,10 @@ def test_nothing_is_supported(measured):
     assert told["missing"] == "Stub 1: the board has no energy counter, and NVML tells no instant power of it"
 
 
+def test_a_board_that_is_lost_from_the_first(measured):
+    assert measured("lost=-1")["missing"] == "NVML does not answer: GPU is lost"
+
+
 def test_an_unknown_board(measured):
     assert measured("", boards=(7,))["missing"].startswith(f"NVML knows no board {UUID.format(7)}")
 
@@ -175,7 +179,7 @@ def test_the_command_names_the_source(stub):
 
 
 REORDERED = """
-import json, os
+import json, os, time
 from types import SimpleNamespace
 import torch
 from fl.run.meters import nvml
@@ -189,19 +193,23 @@ torch.empty = lambda *size, device: contexts.append(device)
 torch.cuda.synchronize = settled.append
 meter = nvml.opened()
 meter.start()
+time.sleep(0.3)
 meter.stop()
 meter.close()
 names = [one.board.name for one in meter.boards]
 watts = [window.watts for window in meter.windows]
-print(json.dumps({"names": names, "watts": watts, "contexts": contexts, "settled": settled}))
+shared = ["other processes" in " ".join(window.notes) for window in meter.windows]
+told = {"names": names, "watts": watts, "contexts": contexts, "settled": settled, "shared": shared}
+print(json.dumps(told))
 """
 
 
 def test_boards_are_those_of_torch_in_its_order(stub):
     """In real time, with the thread that polls."""
-    scripts = {"NVML_STUB_1": "idle=100,period=0.02", "NVML_STUB_2": "idle=300,period=0.02"}
+    scripts = {"NVML_STUB_1": "idle=100,period=0.02,others=2", "NVML_STUB_2": "idle=300,period=0.02,others=1"}
     visible = ",".join(map(UUID.format, (2, 1)))
     told = ran(REORDERED, folder=stub, CUDA_VISIBLE_DEVICES=visible, **scripts)
     assert told["names"] == ["Stub 2", "Stub 1"]
-    assert told["watts"] == pytest.approx([300, 100], rel=0.15)  # a window of a few updates
+    assert told["watts"] == pytest.approx([300, 100], rel=0.4)  # a busy machine sees edges late
     assert told["contexts"] == ["cuda:0", "cuda:1"] and told["settled"] == [0, 1, 1, 0]
+    assert told["shared"] == [False, True]  # the one process on the first is this one, by another number
