@@ -46,10 +46,8 @@ class BoardMeter:
         """Seconds between updates, and the source in words."""
         missing = "the board has no energy counter"
         if self.board.joules() is not None:
-            counter, missing = (
-                Counter(self._joules, self._time),
-                "its energy counter stands still or goes back",
-            )
+            missing = "its energy counter stands still or goes back"
+            counter = Counter(self._joules, self._time)
             period = counter.period(STILL_S)
             if period is not None:
                 self._counter = counter
