@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -123,10 +124,16 @@ def models(
     threads: Threads = 1,
     repeats: Repeats = None,
     cpu_time: CpuTime = False,
+    energy: Annotated[
+        bool,
+        Option("--energy", help="joules per step of each too, in windows of 10 s: minutes per case"),
+    ] = False,
     quick: Quick = False,
     json: Json = None,
 ) -> None:
     """Whole training steps against dense PyTorch: `sparsefl bench models --model vgg11 --batch 32,128`."""
+    from fl.run.meters.energy import How
+    from sparsefl.bench import energy as meters
     from sparsefl.bench import models as work
     from sparsefl.bench import running
 
@@ -145,19 +152,20 @@ def models(
             "memory": not quick,
             "compiled": not quick,
         }
-        rows = work.run(chosen, batches, densities, **how)
         columns = {"model": "", "batch": "", "density": "", "name": "", "median_ms": ".1f",
                    "times_ours": ".2f", "skipped": ""}  # fmt: skip
-        found = list(running.shown(rows, work.told))
-        return running.finish(
-            found,
-            columns,
-            work.summarise,
-            json,
-            threads=threads,
-            repeats=times,
-            ratios_of="cpu_ms" if cpu_time else "median_ms",
-        )
+        more: dict[str, Any] = {"ratios_of": "cpu_ms" if cpu_time else "median_ms"}
+        if energy:
+            with meters.Session(How(), meters.SHORTEST_S, needed=False) as session:
+                session.tell()
+                joules = partial(session.columns, blocks=times)
+                rows = work.run(chosen, batches, densities, joules=joules, **how)
+                found = session.ended(list(running.shown(rows, work.told)))
+            columns |= dict.fromkeys((*meters.SHOWN[:2], "energy_note"), "")
+            more["energy"] = session.facts
+        else:
+            found = list(running.shown(work.run(chosen, batches, densities, **how), work.told))
+        return running.finish(found, columns, work.summarise, json, threads=threads, repeats=times, **more)
 
     _run(run)
 

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ DENSITIES = (0.5, 0.35, 0.2, 0.1)
 OTHERS = dict.fromkeys(networks.NETWORKS, (10, (3, 32, 32)))  # by name only
 BATCHES = (32, 128)
 KINDS = ("program", "layers", "dense")  # whose memory is measured
+Joules = Callable[[dict[str, Callable[[], object]], int], dict[str, dict[str, Any]]]
 RIVALS = {"layers": "vs_layers", "masked torch": "vs_masked"}
 QUICK = (("vgg11",), (32,), (0.5, 0.2))  # networks, batches and densities of a look: seconds
 
@@ -54,10 +56,12 @@ def run(
     clock: Callable[[], float] = time.perf_counter,
     memory: bool = True,
     compiled: bool = True,
+    joules: Joules | None = None,
 ) -> Iterator[dict[str, Any]]:
     """A row per network, batch, density and contestant; one that cannot run says why in `skipped`.
 
     compiled: with torch.compile among the rivals, which takes minutes to compile.
+    joules: gives the columns of measured joules of every contestant.
     """
     torch.set_num_threads(threads)
     with use_threads(threads):
@@ -68,7 +72,7 @@ def run(
                 images, labels = torch.randn(batch, *shape), torch.randint(0, classes, (batch,))
                 rivals = dense.rivals(name, classes, images, labels, compiled=compiled)
                 for density in densities:
-                    yield from _rows(name, images, labels, density, rivals, repeats, clock, memory)
+                    yield from _rows(name, images, labels, density, rivals, repeats, clock, memory, joules)
 
 
 def _rows(
@@ -80,21 +84,20 @@ def _rows(
     repeats: int,
     clock: Callable[[], float],
     memory: bool,
+    joules: Joules | None,
 ) -> Iterator[dict[str, Any]]:
-    (classes, shape), batch = _known(name), len(labels)
-    torch.manual_seed(0)
-    sparse = se.sparsify(networks.build(name, classes), density=density, seed=0)
-    _check(sparse, images)
+    (_, shape), batch = _known(name), len(labels)
+    sparse = checked(name, images, labels, density)
     contestants = {"layers": layers_step(copy.deepcopy(sparse), images, labels)}
     skipped = dict(rivals.skipped)
     try:
         contestants = {"program": program_step(sparse, images, labels)[0]} | contestants
-        _check_step(sparse, images, labels)
     except se.NotCaptured as why:
         skipped["program"] = str(why)
     contestants |= rivals.steps
     contestants["masked torch"] = dense_step(se.to_dense(sparse), images, labels, se.masks(sparse))
     timings = take_turns(contestants, repeats=repeats, burst=1, clock=clock)
+    measured = joules(contestants, batch) if joules is not None else {}
     ours = timings["layers" if "program" in skipped else "program"].median
     flops = se.count_flops(sparse, shape)
     kinds = tuple(who for who in KINDS if who not in skipped)
@@ -108,6 +111,7 @@ def _rows(
             "times_ours": timing.median / ours,
             "flop_ratio": flops.dense_step / flops.sparse_step,
             "memory_ratio": peaks[who] / peaks["dense"] if who in peaks else None,
+            **measured.get(who, {}),
         }
     yield from (case | {"name": who, "skipped": why} for who, why in skipped.items())
 
@@ -115,6 +119,16 @@ def _rows(
 def _known(name: str) -> tuple[int, tuple[int, int, int]]:
     """Classes and images of a network."""
     return MODELS[name] if name in MODELS else OTHERS[name]
+
+
+def checked(name: str, images: Tensor, labels: Tensor, density: float) -> nn.Module:
+    """The sparse network, whose outputs are those of the dense one; and its step, if it is a program."""
+    torch.manual_seed(0)
+    sparse = se.sparsify(networks.build(name, _known(name)[0]), density=density, seed=0)
+    _check(sparse, images)
+    with suppress(se.NotCaptured):
+        _check_step(sparse, images, labels)
+    return sparse
 
 
 def program_step(

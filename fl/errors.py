@@ -44,6 +44,10 @@ class Missing(Expected, RuntimeError):
     """Something that the command needs is not installed."""
 
 
+class NoMeter(Missing):
+    """Joules cannot be measured: which library, file or permission is missing."""
+
+
 class PictureError(Expected, RuntimeError):
     """A picture could not be drawn or written."""
 

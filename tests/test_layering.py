@@ -29,6 +29,7 @@ ORDER = (  # a part of fl imports those before it, and itself; those of one line
 RANK = {name: rank for rank, line in enumerate(ORDER) for name in line}
 LAZY = {  # only inside a function
     ("fl/cli/app.py", "bench"),  # `sparsefl bench` hands over
+    ("fl/cli/energy.py", "bench"),  # so does `sparsefl energy bench`
     ("fl/run/result.py", "fl.report"),  # Result.report() writes one
     ("fl/run/given.py", "fl.cli"),  # progress=True shows what the command line does
     ("fl/config/__init__.py", "fl.algorithms"),  # algorithms bring sections of their own

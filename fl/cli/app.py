@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from fl.cli import energy as energy_commands
 from fl.cli.commands import application
 from fl.cli.exits import guarded
 from fl.cli.simulate import simulate
@@ -18,6 +19,9 @@ _Code = Annotated[
 ]
 _Trust = Annotated[
     bool, typer.Option("--trust", help="import whatever code DIR names: only where you know who made it")
+]
+_Energy = Annotated[
+    bool, typer.Option("--energy", help="measure joules of every round, with the meters of this machine")
 ]
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -75,14 +79,15 @@ def run(
             help="go on where numbers come out otherwise than before: another machine, version",
         ),
     ] = False,
+    energy: _Energy = False,
     code: _Code = None,
     trust: _Trust = False,
 ) -> None:
     """Train: `sparsefl run demo`. Ctrl-C stops it, `--resume DIR` goes on."""
-    from fl.cli.run import Arguments, run
+    from fl.cli.run import Arguments, How, run
 
     asked = (source, changes or (), out, resume, executor, workers, baseline, log, overwrite, allow_mixed)
-    given = Arguments(*asked, code or (), trust)
+    given = Arguments(*asked, code or (), trust, How() if energy else None)
     raise typer.Exit(run(Console(), given))
 
 
@@ -141,6 +146,7 @@ def compare(
             "--allow-mixed", help="go on where numbers come out otherwise: another machine, version"
         ),
     ] = False,
+    energy: _Energy = False,
     code: _Code = None,
     trust: _Trust = False,
 ) -> None:
@@ -148,7 +154,7 @@ def compare(
     from fl.cli.compare import Arguments, run
 
     place = (out, resume, workers, target, plot, table, grid or (), overwrite, allow_mixed)
-    given = Arguments(source, algorithms, seeds, changes or (), *place, code or (), trust)
+    given = Arguments(source, algorithms, seeds, changes or (), *place, code or (), trust, energy)
     raise typer.Exit(run(Console(stderr=table is not None), given))
 
 
@@ -239,6 +245,7 @@ def doctor() -> None:
 
 
 app.command()(simulate)
+app.add_typer(energy_commands.app, name="energy")
 
 
 @app.command(context_settings=_PASS_ON, add_help_option=False)

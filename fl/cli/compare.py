@@ -19,6 +19,7 @@ from fl.compare.plan import Plan
 from fl.config import code
 from fl.errors import ConfigError
 from fl.report import picture
+from fl.run.meters.energy import How
 from fl.run.rundir import REPORT
 from fl.run.runs import Options
 
@@ -42,6 +43,7 @@ class Arguments:
     allow_mixed: bool = False
     code: Sequence[str] = ()
     trust: bool = False
+    energy: bool = False
 
     def check(self) -> None:
         if (self.source is None) == (self.resume is None):
@@ -79,7 +81,8 @@ def run(console: Console, given: Arguments) -> int:
         given.check()
         code.allow_named(given.code, given.trust)
         display = compare_display.for_console(console)
-        options = Options(given.workers, display, given.overwrite, given.allow_mixed)
+        how = How() if given.energy else None
+        options = Options(given.workers, display, given.overwrite, given.allow_mixed, energy=how)
         if given.resume is None:
             plan = _planned(given)
             for note in plan.notes:
@@ -92,7 +95,8 @@ def run(console: Console, given: Arguments) -> int:
         return _show(console, path, given.plot, given.table)
 
     def again() -> str | None:
-        return None if path is None else f"sparsefl compare --resume {quote(str(path))}"
+        more = " --energy" if given.energy else ""
+        return None if path is None else f"sparsefl compare --resume {quote(str(path))}{more}"
 
     return guarded(console, work, again)
 

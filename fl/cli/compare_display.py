@@ -42,6 +42,7 @@ class Shown(Display):
 
     def __init__(self, console: Console) -> None:
         self.console = console
+        self.facts: dict[str, str] = {}  # of the last run's meters
 
     def comparison_started(
         self, plan: Plan, path: Path, left: Sequence[Run], damaged: Mapping[Run, str]
@@ -54,6 +55,12 @@ class Shown(Display):
         self.note(f"{plan.base.name}: {', '.join(plan.entries)}: {len(self.runs)} runs{done}, in {path}")
         for run, why in damaged.items():
             self.note(f"{self._place(run)} is damaged: {why}")
+
+    def meters_chosen(self, facts: Mapping[str, str]) -> None:
+        if facts != self.facts:  # the same for most runs
+            self.facts = dict(facts)
+            for fact, what in facts.items():
+                self.note(f"{fact}: {what}")
 
     def run_started(self, config: Config, path: Path | None, first: int) -> None:
         self.run = next(run for run in self.runs if path is not None and run.folder == path.name)

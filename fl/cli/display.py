@@ -1,5 +1,6 @@
 """What a run says while it runs: bars on a terminal, lines elsewhere; a table at the end."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
 
@@ -22,7 +23,8 @@ from fl.keys import Key
 from fl.report.summary import SUMMARY_COLUMNS, describe, how_long, summary_rows
 from fl.run import keys
 from fl.run.events import Listener, Record
-from fl.units import duration, percent, size
+from fl.run.meters import energy
+from fl.units import duration, percent, quantity, size
 
 
 class Lines(Listener):
@@ -37,6 +39,10 @@ class Lines(Listener):
 
     def path_chosen(self, path: str) -> None:
         self._print(_trained(path))
+
+    def meters_chosen(self, facts: Mapping[str, str]) -> None:
+        for fact, what in facts.items():
+            self._print(f"{fact}: {what}")
 
     def round_finished(self, record: Record) -> None:
         done, left = record["round"] + 1, self.rounds - record["round"] - 1
@@ -66,6 +72,10 @@ class Bars(Listener):
 
     def path_chosen(self, path: str) -> None:
         say(self.progress.console, _trained(path))
+
+    def meters_chosen(self, facts: Mapping[str, str]) -> None:
+        for fact, what in facts.items():
+            say(self.progress.console, f"{fact}: {what}")
 
     def round_started(self, t: int) -> None:
         self.wave, self.asked = 0, 0
@@ -136,10 +146,19 @@ def figures(record: Record) -> str:
         f"sent {size(record['bytes_total'])}",
         f"{record['wall_s']:.1f} s",
     ]
+    if "energy_j" in record:
+        parts.append(_joules(record))
     parts[2:2] = [key.shown.format(record[key.name]) for key in keys.progress() if _told(key, record)]
     if record.get("accuracy_global") is not None:
         parts.insert(1, f"server's model {percent(record['accuracy_global'])}")
     return "  ".join(parts)
+
+
+def _joules(record: Record) -> str:
+    """Measured ones; of a round that has none, why: no meter, or what it read cannot be trusted."""
+    if record["energy_j"] is None:
+        return "joules unknown" if record.get("energy_note") else energy.NONE
+    return quantity(record["energy_j"], "J")
 
 
 def _told(key: Key, record: Record) -> bool:

@@ -16,6 +16,7 @@ from fl.errors import ConfigError
 from fl.report import report
 from fl.run import events, executor, loggers, runs
 from fl.run.events import Listener
+from fl.run.meters.energy import How
 from fl.run.runs import Options, Summary
 
 
@@ -35,6 +36,7 @@ class Arguments:
     allow_mixed: bool = False
     code: Sequence[str] = ()
     trust: bool = False
+    energy: How | None = None
 
     def check(self) -> None:
         if (self.source is None) == (self.resume is None):
@@ -84,6 +86,7 @@ def run(console: Console, given: Arguments) -> int:
         if path is None:
             return None
         more = f" --baseline {given.baseline}" if given.baseline else ""
+        more += " --energy" if given.energy is not None else ""
         return f"sparsefl run --resume {quote(str(path))}{more}"
 
     return guarded(console, work, again)
@@ -115,6 +118,7 @@ def _options(console: Console, given: Arguments) -> Options:
         given.overwrite,
         given.allow_mixed,
         executor=given.executor,
+        energy=given.energy,
     )
 
 

@@ -39,6 +39,10 @@ class Line(NamedTuple):
         """[round][run]"""
         return [[value(line) for line in lines] for lines in zip(*self.runs, strict=True)]
 
+    def knows(self, key: str) -> bool:
+        """Whether every round of every run has it."""
+        return all(line.get(key) is not None for rounds in self.runs for line in rounds)
+
     def paid(self, key: str) -> list[float]:
         """Until the end of every round, mean over seeds."""
         return [*accumulate(fmean(line[key] for line in lines) for lines in zip(*self.runs, strict=True))]
@@ -53,6 +57,7 @@ def panels(comparison: Comparison) -> list[Panel]:
         over_bytes(lines),
         over_flop(lines),
         over_energy(lines),
+        *over_joules(lines),
         total_cost(comparison),
         target_cost(comparison),
         sparsity(lines),
@@ -82,7 +87,7 @@ def drawn(comparison: Comparison) -> list[Line]:
 
 def _held(rounds: list[Record], number: int) -> list[Record]:
     """Return `number` rounds: after the last one nothing is trained, and clients keep their models."""
-    still = rounds[-1] | {key.of: 0 for key in keys.costs()}
+    still = rounds[-1] | {key.of: 0 for key in keys.costs() if rounds[-1].get(key.of) is not None}
     return rounds + [still | {"round": t} for t in range(len(rounds), number)]
 
 
@@ -126,6 +131,19 @@ def over_energy(lines: Sequence[Line]) -> Panel:
     text = "Of the clients' devices until then: modelled, not measured."
     figure = _against(lines, "sim_energy_j", "energy, modelled", "J")
     return Panel("Accuracy against joules (modelled)", text, figure, _NOTHING)
+
+
+def over_joules(lines: Sequence[Line]) -> list[Panel]:
+    """None, or one: of the algorithms whose joules are known in all rounds."""
+    known = [line for line in lines if line.knows("energy_j")]
+    if not known:
+        return []
+    missing = [line.name for line in lines if line not in known]
+    text = "Read from meters of the machine of the comparison, until then; gross."
+    if missing:
+        text += f" Joules unknown: {', '.join(missing)}."
+    figure = _against(known, "energy_j", "energy, measured", "J")
+    return [Panel("Accuracy against joules (measured)", text, figure, _NOTHING)]
 
 
 def over_time(lines: Sequence[Line]) -> Panel:

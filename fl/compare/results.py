@@ -26,12 +26,14 @@ comparison.json, of the directory described in fl/compare/runs.py
             bytes_busiest_mean, bytes_busiest_max, bytes_busiest_last  over rounds;  also _paper, _dense
             flop_total, flop_total_dense
             wall_s, train_s                                 measured
+            energy_j, energy_net_j, energy_cpu_j, energy_dram_j, energy_gpu_j, energy_per_..._j
+                                                            measured; null where joules of a round are unknown
             sim_time_s, sim_energy_j                        modelled
         to_target   null where it was not reached, else rounds and bytes_total, bytes_total_paper, flop_total,
-                    wall_s, train_s, sim_time_s, sim_energy_j until then
+                    wall_s, train_s, energy_j ..., sim_time_s, sim_energy_j until then
     algorithms      {name: {algorithm, planned, finished, reached: numbers of runs, figures, to_target}},
                     figures and to_target with {mean, sd} over seeds; sd (of a sample) is null for one seed
-    environment     {fact: value}, of all runs; several values where runs differ
+    environment     {fact: value}, of all runs; several values where runs differ. Idle power stays with runs
 """
 
 from collections.abc import Iterable, Sequence
@@ -45,13 +47,15 @@ from fl.compare import check, runs
 from fl.compare.differences import differences
 from fl.compare.plan import Plan, Run
 from fl.report.summary import mixed_lines
-from fl.run import keys, metrics
+from fl.run import joules, keys, metrics
+from fl.run.meters.energy import IDLE
 from fl.run.recorded import Record, Recorded
 from fl.units import counted
 
 SHARE = 0.95  # of the worst final accuracy among those that learn
 LEARNS = 0.5  # of the best final accuracy
 _COUNTS = ("", "_paper", "_dense")
+_COSTS = {key.name for key in (*keys.costs(), *keys.RUN_SHARES)}
 
 
 class Spread(NamedTuple):
@@ -163,7 +167,8 @@ class Comparison:
             if result.recorded is not None and result.recorded.finished and result.recorded.summary:
                 summary = result.recorded.summary
                 for fact, value in {**summary["environment"], "workers": str(summary["workers"])}.items():
-                    found.setdefault(fact, {})[value] = None
+                    if fact != IDLE:  # a number of its own in every run
+                        found.setdefault(fact, {})[value] = None
         return {fact: " / ".join(values) for fact, values in found.items()}
 
     def _row(self, result: Result) -> Record:
@@ -208,6 +213,7 @@ def figures(rounds: Sequence[Record]) -> Record:
         **{key.name: metrics.over_rounds(key, rounds) for key in keys.references()},
         **_busiest(rounds),
         **_sums(rounds),
+        **joules.shares(rounds),
     }
 
 
@@ -236,8 +242,13 @@ def _result(plan: Plan, run: Run, folder: Path) -> Result:
 def _spreads(rows: Sequence[Record]) -> dict[str, dict[str, Any] | None] | None:
     if not rows:
         return None
-    spreads = {key: spread(row[key] for row in rows) for key in rows[0]}
+    spreads = {key: _spread(key, [row[key] for row in rows]) for key in rows[0]}
     return {key: one._asdict() if one is not None else None for key, one in spreads.items()}
+
+
+def _spread(key: str, values: Sequence[float | None]) -> Spread | None:
+    """Costs that one seed does not know are unknown: a mean over the others would be of other runs."""
+    return None if key in _COSTS and None in values else spread(values)
 
 
 def _sums(rounds: Sequence[Record]) -> Record:

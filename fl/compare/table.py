@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fl.errors import ConfigError
+from fl.report import energy
 from fl.run.recorded import Record
 from fl.units import counted, duration, quantity, size
 
@@ -24,6 +25,7 @@ class Column(NamedTuple):
     head: str
     shown: Callable[[float], str]
     deviation: bool = False  # "mean ± sd" where there are several seeds
+    missing: str = NONE  # in place of a value
 
 
 class Shown(NamedTuple):
@@ -45,8 +47,8 @@ def _seconds(time: float) -> str:
     return quantity(time, "s") if 0 < time < 1 else duration(time)
 
 
-def _joule(energy: float) -> str:
-    return quantity(energy, "J")
+def _joule(value: float) -> str:
+    return quantity(value, "J")
 
 
 _COSTS = (
@@ -63,16 +65,20 @@ _RESULTS = (
     Column("sparsity_last", "sparsity, last", "{:.3f}".format),
     *_COSTS[:-1],
 )
+_ENERGY = (  # of comparisons in which somebody asked for it
+    Column("energy_j", energy.TITLE, _joule),
+    Column("energy_net_j", f"{energy.TITLE}, net of idle", _joule),
+)
 _ROUNDS = Column("rounds", "rounds", "{:.3g}".format, True)
 _TARGET = (_ROUNDS, *_COSTS)
 MEANING = (
     "Means over seeds, ± standard deviation. Accuracy is over all clients, each on its own test samples with "
     "the model that it would use: the one that it trained last, or its personal one (Ditto); in the best "
     "round, and as a mean of the last five. The server's model is tested on all clients too. Sent: bytes of "
-    "all messages as they were written. Wall time was measured on the machine of the comparison; time and "
-    "energy of clients' devices are modelled. Where runs stop early (run.patience), rounds are those that "
-    "ran, and sums are over them. comparison.json has more: last rounds, the paper's count of bytes, the "
-    "busiest client, the time of local training."
+    "all messages as they were written. Wall time was measured on the machine of the comparison, and so was "
+    "energy where meters were asked for (--energy); time and energy of clients' devices are modelled. Where "
+    "runs stop early (run.patience), rounds are those that ran, and sums are over them. comparison.json has "
+    "more: last rounds, the paper's count of bytes, the busiest client, the time of local training."
 )
 
 
@@ -82,8 +88,18 @@ def results(told: Record) -> Shown:
     columns = [column for column in _RESULTS if _any(told, "figures", column.key)]
     if _some_stopped(told):
         columns.insert(0, _ROUNDS)
+    if energy.asked(told["environment"]):
+        columns += [_COSTS[-1], *_energy(told)]  # modelled joules beside measured ones
     counts = {name: (one["finished"], one["planned"]) for name, one in told["algorithms"].items()}
     return _table(told, "figures", "seeds", counts, columns)
+
+
+def _energy(told: Record) -> list[Column]:
+    """Measured joules; none where nobody asked for them."""
+    environment = told["environment"]
+    if not energy.asked(environment):
+        return []
+    return [column._replace(missing=energy.absent(environment)) for column in _ENERGY]
 
 
 def _refuse_older(told: Record) -> None:
@@ -101,7 +117,7 @@ def _refuse_older(told: Record) -> None:
 def to_target(told: Record) -> Shown:
     """Return the table of what the target accuracy cost; "reached" counts seeds."""
     counts = {name: (one["reached"], one["finished"]) for name, one in told["algorithms"].items()}
-    return _table(told, "to_target", "reached", counts, _TARGET)
+    return _table(told, "to_target", "reached", counts, (*_TARGET, *_energy(told)))
 
 
 def target(told: Record) -> str:
@@ -180,7 +196,7 @@ def _of(there: int, of: int) -> str:
 def _cell(spreads: Record | None, column: Column) -> str:
     one = spreads.get(column.key) if spreads else None
     if one is None:
-        return NONE
+        return column.missing if spreads else NONE
     shown = column.shown(one["mean"])
     return f"{shown} ± {column.shown(one['sd'])}" if column.deviation and one["sd"] is not None else shown
 

@@ -32,6 +32,7 @@ def panels(run: Recorded) -> list[Panel]:
         busiest(run),
         flop(run),
         seconds(run),
+        *joules(run),
         partition(run),
         clients(run),
     ]
@@ -198,6 +199,18 @@ def seconds(run: Recorded) -> Panel:
         figure,
         _why(run, "time was not measured."),
     )
+
+
+def joules(run: Recorded) -> list[Panel]:
+    """None, or one: of a run whose joules were measured."""
+    if not run.has("energy_j"):
+        return []
+    lines = {"gross": "energy_j", "net of idle power": "energy_net_j"}
+    figure = _figure(run, lines, "energy (J), measured")
+    assert figure is not None  # there are joules
+    figure.update_yaxes(rangemode="tozero")
+    text = "Read from meters in every round; gross, and less what the idle machine took before the first."
+    return [Panel("Joules (measured)", text, figure, _NO_ROUNDS)]
 
 
 def partition(run: Recorded) -> Panel:

@@ -8,8 +8,8 @@ from html import escape
 from pathlib import Path
 
 from fl.config import Config
+from fl.report import energy, page
 from fl.report import figures as report_figures
-from fl.report import page
 from fl.report.summary import SUMMARY_COLUMNS, describe, how_long, mixed_lines, summary_rows, times
 from fl.run import recorded
 from fl.run.recorded import Record, Recorded
@@ -42,7 +42,8 @@ def head(run: Recorded) -> str:
     """Name, state, the figures that matter most, and the table that ends a run."""
     cfg = run.config
     about = "".join(f"<p>{escape(text)}</p>\n" for text in (describe(cfg), cfg.description) if text)
-    return f"<h1>{escape(cfg.name)}</h1>\n{about}{_path(run)}{_state(run)}{_mixed(run)}{_results(run)}"
+    said = f"{_path(run)}{_state(run)}{_mixed(run)}{_joules(run)}"
+    return f"<h1>{escape(cfg.name)}</h1>\n{about}{said}{_results(run)}"
 
 
 def _path(run: Recorded) -> str:
@@ -71,6 +72,13 @@ def _mixed(run: Recorded) -> str:
     return f"<p><b>Mixed:</b> {text} {escape('; '.join(lines))}.</p>\n"
 
 
+def _joules(run: Recorded) -> str:
+    """Return where measured joules come from, or why there are none; nothing if nobody asked for them."""
+    notes = energy.notes(run.rounds, run.summary["environment"] if run.summary else {})
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return f"<p><b>Measured joules:</b></p><ul>{items}</ul>\n" if items else ""
+
+
 def _results(run: Recorded) -> str:
     if run.summary is None:
         return ""
@@ -86,6 +94,7 @@ def _highlights(ours: Record) -> list[tuple[str, str, str]]:
         ("Bytes sent", *_less(ours["bytes_total"], ours["bytes_total_dense"], "B")),
         ("Training operations", *_less(ours["flop_total"], ours["flop_total_dense"], "FLOP")),
         ("Wall time, measured", duration(ours["wall_s"]), "all rounds together"),
+        *energy.tile(ours),
         ("Energy, modelled", quantity(ours["sim_energy_j"], "J"), f"in {quantity(ours['sim_time_s'], 's')}"),
     ]
 

@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 from fl.config import Config
+from fl.report import energy
 from fl.run import keys
 from fl.run.events import Record
 from fl.units import counted, duration, percent, size
@@ -26,6 +27,7 @@ def summary_rows(summary: Record) -> list[Row]:
         _compared("training FLOP", _flop, ours["flop_total"], ours["flop_total_dense"]),
         _compared("local training, measured, all clients", duration, ours["train_s"], dense.get("train_s")),
         _compared("wall time, measured", duration, ours["wall_s"], dense.get("wall_s")),
+        *energy.rows(ours, _compared),
         ("time, modelled", duration(ours["sim_time_s"]), "", ""),
         ("energy, modelled", f"{ours['sim_energy_j']:,.4g} J", "", ""),
         *(("MIXED", line, "", "") for line in mixed_lines(ours)),

@@ -5,11 +5,12 @@ A Listener hears of rounds from the loop's thread, and of waves and clients from
 
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fl.config import Config
+from fl.run.meters.energy import NONE as NO_METER
 
 Record = dict[str, Any]
 
@@ -35,6 +36,10 @@ class Listener:
     def path_chosen(self, path: str) -> None:
         """How clients are trained, and why so: "program (23 steps)", "layers (no program: ...)"."""
 
+    def meters_chosen(self, facts: Mapping[str, str]) -> None:
+        """Where measured joules come from, or why there are none: {"energy of CPU": "no meter: ..."}. Only
+        where somebody asked for them."""
+
     def round_started(self, t: int) -> None:
         """Round t begins."""
 
@@ -56,6 +61,10 @@ class Listener:
 
 class Warner(Listener):
     """Notes as warnings of Python, for users who see nothing else."""
+
+    def meters_chosen(self, facts: Mapping[str, str]) -> None:
+        if all(what.startswith(NO_METER) for what in facts.values()):
+            self.note("; ".join(f"{fact}: {what}" for fact, what in facts.items()))
 
     def note(self, text: str) -> None:
         warnings.warn(text, stacklevel=_outside())
@@ -83,6 +92,10 @@ class Several(Listener):
     def path_chosen(self, path: str) -> None:
         for one in self.listeners:
             one.path_chosen(path)
+
+    def meters_chosen(self, facts: Mapping[str, str]) -> None:
+        for one in self.listeners:
+            one.meters_chosen(facts)
 
     def round_started(self, t: int) -> None:
         for one in self.listeners:

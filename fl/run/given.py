@@ -12,6 +12,7 @@ from fl.config import text as config_text
 from fl.run import executor as executors
 from fl.run.events import Listener, Several, Warner
 from fl.run.loop import Options
+from fl.run.meters.energy import How
 
 Source = str | Path | Config | Loaded
 Changes = Mapping[str, Any] | Iterable[str]
@@ -90,7 +91,12 @@ def _value(key: str, value: Any) -> str:
 
 
 def options(
-    workers: int | None, executor: str, listeners: list[Listener], progress: bool, overwrite: bool
+    workers: int | None,
+    executor: str,
+    listeners: list[Listener],
+    progress: bool,
+    overwrite: bool,
+    energy: bool = False,
 ) -> Options:
     """How to run."""
     if workers is not None and workers < 1:
@@ -100,7 +106,7 @@ def options(
         if not isinstance(one, Listener):
             raise ConfigError(f"listeners: expected objects of fl.Listener, got {type(one).__name__}")
     told = Several([_shown() if progress else Warner(), *listeners])
-    return Options(workers, told, overwrite, executor=executor)
+    return Options(workers, told, overwrite, executor=executor, energy=How() if energy else None)
 
 
 def _shown() -> Listener:

@@ -37,9 +37,9 @@ class Part(NamedTuple):
 History = tuple[Part, ...]
 
 
-def now(from_round: int, workers: int, path: str) -> Part:
-    """A part of this process."""
-    return Part(from_round, workers, _numerics(path), environment())
+def now(from_round: int, workers: int, path: str, facts: Facts | None = None) -> Part:
+    """A part of this process; `facts` are more of its environment."""
+    return Part(from_round, workers, _numerics(path), environment() | (facts or {}))
 
 
 def path_of(history: History) -> str:
@@ -51,6 +51,12 @@ def continued(before: History, part: Part) -> History:
     """With one more part, unless it is like the last: then that one goes on."""
     last = before[-1] if before else None
     return before if last and last[1:] == part[1:] else (*before, part)
+
+
+def extended(history: History, facts: Facts) -> History:
+    """With more facts in the environment of the last part."""
+    *before, last = history
+    return (*before, last._replace(environment=last.environment | facts))
 
 
 def mixed(history: History) -> list[dict[str, Any]]:

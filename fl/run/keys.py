@@ -9,13 +9,14 @@ from typing import Any
 
 from fl import algorithms
 from fl.config import code
-from fl.keys import Figure, Key, Level, Where
+from fl.keys import Figure, Key, Level, Sums, Where
 from fl.run.meters import METERS
 
 _PACKAGE = f"{algorithms.__name__}."
 _client = partial(Key, where="client")
 _run = partial(Key, where="run")
 _METERS = tuple(key for meter in METERS for key in meter.keys)
+_BY_UNIT: dict[str, Sums] = {"J": "sum", "s": "sum", "C": "max"}  # what meters read, over rounds; else a mean
 _COUNTS = {
     "": "messages as they were written, one per link",
     "_paper": "as the paper counts, 4 byte per stored value and no mask",
@@ -73,6 +74,9 @@ ROUND = (
     Key("density_min", "lowest of all clients", unit="share"),
     Key("density_max", "highest of all clients", unit="share"),
     Key("layer_density", "{weight's name: mean density}", unit="share"),
+    Key("trained", "clients that trained", unit="clients", null=True),
+    Key("steps", "batches that all clients trained on", null=True),
+    Key("samples", "in those batches: epochs are counted", unit="samples", null=True),
     Key("flop_round", "training of all clients, with growth", unit="FLOP"),
     Key("flop_dense", "the same with dense models, without growth", unit="FLOP", reference=True),
     *_bytes("bytes_total", "sent by all, a server too"),
@@ -167,8 +171,32 @@ RUN_COSTS = (
     _run("flop_total_dense", "all rounds", unit="FLOP", of="flop_dense", sums="sum", reference=True),
     _run("sim_time_s", "all rounds", unit="s", kind="modelled", of="sim_time_s", sums="sum"),
     _run("sim_energy_j", "all rounds", unit="J", kind="modelled", of="sim_energy_j", sums="sum"),
-    *(replace(key, where="run", of=key.name, sums="sum", text="all rounds") for key in _METERS),
+    *(
+        replace(key, where="run", of=key.name, sums=_BY_UNIT.get(key.unit, "mean"), text="all rounds")
+        for key in _METERS
+        if key.unit != "text"
+    ),
+    _run(
+        "energy_flagged",
+        "rounds whose joules are unknown or uncertain; energy_note of the round says why",
+        kind="measured",
+        of="energy_note",
+        sums="rounds",
+        null=True,
+    ),
     _run("train_s", "all rounds", unit="s", kind="measured", of="train_s", sums="sum"),
+)
+_per = partial(_run, unit="J", kind="measured", null=True)
+RUN_SHARES = (  # energy_j, over what it was spent on
+    _per("energy_per_round_j", "energy_j of a round, mean"),
+    _per("energy_per_client_round_j", "energy_j per training of one client in one round"),
+    _per("energy_per_step_j", "energy_j per batch"),
+    _per("energy_per_sample_j", "energy_j per sample that went through training, epochs counted"),
+    _per(
+        "energy_per_point_j",
+        "energy_j up to the best round, per point (percent) of accuracy_mean gained over accuracy_before of "
+        "round 0",
+    ),
 )
 RUN_ENDS = (
     _run("workers", "clients that were trained at a time in the last rounds"),
@@ -218,7 +246,7 @@ def table(where: Where, algorithm: str = "") -> tuple[Key, ...]:
         return (*ROUND, *more, *SERVER, *ROUND_ENDS)
     if where == "client":
         return (*CLIENT, *more, *CLIENT_ENDS)
-    return (*RUN, *RUN_SUMS, *more, *RUN_COSTS, *RUN_ENDS)
+    return (*RUN, *RUN_SUMS, *more, *RUN_COSTS, *RUN_SHARES, *RUN_ENDS)
 
 
 def sums(algorithm: str = "") -> tuple[Key, ...]:

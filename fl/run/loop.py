@@ -19,15 +19,16 @@ from fl import algorithms
 from fl.algorithms.base import Env
 from fl.config import Config
 from fl.errors import CheckpointError, Diverged
-from fl.run import executor, history, metrics, recorded, restore, stopping
+from fl.run import executor, history, metering, metrics, recorded, restore, stopping
 from fl.run.book import Book, Memory
 from fl.run.checkpoint import Head
 from fl.run.events import Listener
 from fl.run.executor import Pool
 from fl.run.growing import NOTHING, Mark
 from fl.run.history import History
+from fl.run.metering import Metering
 from fl.run.meters import Meter, usual
-from fl.run.meters.base import Readings
+from fl.run.meters.energy import How
 from fl.run.names import GROWING
 from fl.train.setting import Setting
 from fl.world.topology import Topology
@@ -51,6 +52,7 @@ class Options:
     allow_mixed: bool = False  # a run may go on where its numbers come out otherwise (fl/run/history.py)
     meters: Sequence[Meter] = field(default_factory=usual)  # what is measured of every round
     executor: str = executor.LOCAL  # where clients train: one of executor.names()
+    energy: How | None = None  # joules of every round are measured too, and how
 
     @property
     def num_workers(self) -> int:
@@ -73,6 +75,7 @@ class Run:
     """One run, as far as it got. `lines` goes on with it; the summary is of all rounds."""
 
     after: After  # replaced as a whole: an interrupt finds the old or the new one
+    _meters: Metering  # while rounds run
 
     def __init__(self, cfg: Config, setting: Setting, topology: Topology, options: Options) -> None:
         self.cfg, self.setting, self.topology, self.options = cfg, setting, topology, options
@@ -102,13 +105,16 @@ class Run:
         numerics = history.same_numerics(
             self.after.history, self.path, self.options.allow_mixed, listener.note
         )
-        with _computing(numerics):
-            self._told_where()
-        try:
-            with closing(self._make_pool(self.setting, self.options.num_workers, listener)) as pool:
-                yield from self._rounds(self._env(pool), pool, numerics)
-        finally:
-            listener.run_stopped()
+        with metering.opened(self.options.meters, self.options.energy, listener) as self._meters:
+            with _computing(numerics):
+                self._told_where(self._meters.facts)
+            try:
+                self._meters.begin()
+                with closing(self._make_pool(self.setting, self.options.num_workers, listener)) as pool:
+                    yield from self._rounds(self._env(pool), pool, numerics)
+                self._told_more(self._meters.end())
+            finally:
+                listener.run_stopped()
 
     def finish(self) -> Summary:
         """The summary of all rounds, written to the book."""
@@ -121,13 +127,19 @@ class Run:
         summary = recorded.summarised(self.cfg, rounds, path, last.workers, last.environment)
         return summary | {"mixed": history.mixed(self.after.history)} | dict.fromkeys(recorded.TWINS)
 
-    def _told_where(self) -> None:
+    def _told_where(self, facts: dict[str, str]) -> None:
         workers = min(self.options.num_workers, self.cfg.num_clients)
-        part = history.now(self.after.round + 1, workers, self.path)
+        part = history.now(self.after.round + 1, workers, self.path, facts)
         self.after = self.after._replace(history=history.continued(self.after.history, part))
         self.book.parts(self.after.history)
         self.options.listener.run_started(self.cfg, self.book.path, self.after.round + 1)
         self.options.listener.path_chosen(self.path)
+
+    def _told_more(self, facts: dict[str, str]) -> None:
+        """What is known of the machine only after the last round."""
+        if facts:
+            self.after = self.after._replace(history=history.extended(self.after.history, facts))
+            self.book.parts(self.after.history)
 
     def _env(self, pool: Pool) -> Env:
         cfg = self.cfg
@@ -177,12 +189,9 @@ class Run:
     def _round(self, t: int, env: Env) -> metrics.Record:
         listener = self.options.listener
         listener.round_started(t)
-        for meter in self.options.meters:
-            meter.start()
+        self._meters.start()
         result = self.algorithm.run_round(self.after.state, t, env)
-        readings: Readings = {}
-        for meter in reversed(self.options.meters):
-            readings = meter.stop() | readings
+        readings = self._meters.stop()
         modelled = metrics.modelled(result, env.clock(t))
         record = metrics.round_record(t, result, modelled, env.local(t).lr, readings, self.cfg.algorithm)
         clients = [*metrics.client_records(t, result, modelled)] if self.cfg.run.record_clients else []

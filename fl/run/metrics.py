@@ -15,7 +15,7 @@ from fl.algorithms.base import Round, mean
 from fl.clients.base import Population
 from fl.config import Config
 from fl.keys import Key, summed
-from fl.run import keys, stopping
+from fl.run import joules, keys, stopping
 from fl.run.meters.base import Readings
 from fl.world.clock import Clock
 from fl.world.schedule import Floats
@@ -66,6 +66,9 @@ def round_record(
         "accuracy_before": mean(before),
         "loss": mean(report.loss for report in trained),
         **_densities(result.models),
+        "trained": len(trained),
+        "steps": sum(report.steps for report in trained),
+        "samples": sum(report.seen for report in trained),
         "flop_round": sum(report.flop for report in trained),
         "flop_dense": sum(report.flop_dense for report in trained),
         **_traffic(result),
@@ -121,6 +124,7 @@ def summarise(
         "values": cfg.messages.values,
         **accuracies(rounds),
         **{key.name: over_rounds(key, rounds) for key in keys.sums(cfg.algorithm)},
+        **joules.shares(rounds),
         "workers": workers,
         "environment": dict(environment),
     }
@@ -129,7 +133,7 @@ def summarise(
 def over_rounds(key: Key, rounds: Sequence[Record]) -> Any:
     """A key of a run, made from the lines of its rounds."""
     if key.sums == "rounds":
-        return [line["round"] for line in rounds if line[key.of]]
+        return [line["round"] for line in rounds if (line.get(key.of) if key.null else line[key.of])]
     return summed(key.sums, [line.get(key.of) if key.null else line[key.of] for line in rounds])
 
 

@@ -26,10 +26,11 @@ from fl.units import counted
 
 Record = dict[str, Any]
 _TEXTS = tuple(key.name for key in keys.RUN if key.unit == "text")  # of a summary; the rest are numbers
+_NOTES = {key.name for key in keys.table("round") if key.unit == "text"}
 _LARGEST = 1e150  # of such a number: means and deviations of these are numbers
 _ACCURACY = ("accuracy_best", "accuracy_last5", "accuracy_last")
 TWINS = {  # runs in a folder of this one's directory: the keys of their summary that its own repeats
-    BASELINE: ("kernels", "wall_s", "train_s", *_ACCURACY),
+    BASELINE: ("kernels", "wall_s", "train_s", "energy_j", "energy_net_j", *_ACCURACY),
     EXACT: ("values", "bytes_total", *_ACCURACY),
 }
 
@@ -134,7 +135,10 @@ def _check_figures(t: int, line: Record) -> None:
     """What summaries, tables and figures are made from."""
     needed = {key.of for key in keys.sums() if not key.null}
     optional = {key.name for key in keys.table("round") if key.null and line.get(key.name) is not None}
-    figures: Record = {key: line.get(key) for key in needed | optional}
+    for key in _NOTES & optional:
+        if not isinstance(line[key], str):
+            raise RunDirError(f"expected text as {key} of round {t} in {METRICS}, got {shown(line[key])}")
+    figures: Record = {key: line.get(key) for key in (needed | optional) - _NOTES}
     for key, value in figures.items():
         if type(value) not in (int, float) or not 0 <= value < _LARGEST:
             raise RunDirError(f"expected a number as {key} of round {t} in {METRICS}, got {shown(value)}")
@@ -235,9 +239,10 @@ def _told(folder: str, told: Any) -> Record | None:
     """What summary.json says of a run beside this one."""
     if told is None:
         return None
-    where = f"{SUMMARY}: {folder}"
-    if not isinstance(told, dict) or set(told) != set(TWINS[folder]):
-        raise RunDirError(f"{where}: expected the keys {list(TWINS[folder])}, got {shown(told)}")
+    where, wanted = f"{SUMMARY}: {folder}", dict.fromkeys(TWINS[folder])
+    if not isinstance(told, dict) or not set(wanted) - _nullable() <= set(told) <= set(wanted):
+        raise RunDirError(f"{where}: expected the keys {list(wanted)}, got {shown(told)}")
+    told = wanted | told  # older versions measured no joules
     for key, value in told.items():
         if key in _TEXTS and not isinstance(value, str):
             raise RunDirError(f"{where}: {key}: expected text, got {shown(value)}")

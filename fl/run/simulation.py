@@ -52,6 +52,7 @@ class Simulation:
     listeners   what hears of rounds: objects of subclasses of `fl.Listener`, such as `fl.CSV()`
     progress    show a bar (or lines, where there is no terminal); without it, notes are warnings of Python
     overwrite   a run in `out` may be removed
+    energy      measure the joules of every round, with the meters that this machine has (docs/energy.md)
 
     ConfigError: something does not fit; the message names it.
 
@@ -80,9 +81,10 @@ class Simulation:
         listeners: Iterable[Listener] = (),
         progress: bool = False,
         overwrite: bool = False,
+        energy: bool = False,
         options: Options | None = None,
     ) -> None:
-        options = options or given.options(workers, executor, [*listeners], progress, overwrite)
+        options = options or given.options(workers, executor, [*listeners], progress, overwrite, energy)
         named: Line = {}  # as the command line names it
         data = given.data(data)
         if isinstance(data, str | Path):
@@ -119,6 +121,7 @@ class Simulation:
         executor: str = executors.LOCAL,
         listeners: Iterable[Listener] = (),
         progress: bool = False,
+        energy: bool = False,
         allow_mixed: bool = False,
         trust: bool = False,
     ) -> "Simulation":
@@ -126,7 +129,7 @@ class Simulation:
 
         network, data, partition, algorithm     what the run was started with from Python, once more: a
                     directory holds none of it
-        workers, executor, listeners, progress  as for a new one
+        workers, executor, listeners, progress, energy  as for a new one
         allow_mixed     go on where numbers come out otherwise than before (another machine, version)
         trust           import whatever code the directory names: only where you know who made it
 
@@ -141,7 +144,7 @@ class Simulation:
         ...     [line["round"] for line in fl.Simulation.resume(folder)]
         [1, 2]
         """
-        options = given.options(workers, executor, [*listeners], progress, overwrite=False)
+        options = given.options(workers, executor, [*listeners], progress, False, energy)
         options = replace(options, allow_mixed=allow_mixed)
         if trust:
             code.trust()
@@ -261,6 +264,7 @@ def run(
     listeners: Iterable[Listener] = (),
     progress: bool = False,
     overwrite: bool = False,
+    energy: bool = False,
 ) -> Result:
     """`fl.run`: a whole run, and what came out of it. The arguments are those of `fl.Simulation`.
 
@@ -287,4 +291,5 @@ def run(
         listeners=listeners,
         progress=progress,
         overwrite=overwrite,
+        energy=energy,
     ).run()

@@ -52,7 +52,8 @@ class NativeVisits:
             raise not_finite(f"gradient of {done.grown}", where)
         shares = setting.partition.train, setting.partition.test
         samples, tests = (int(share.indptr[k + 1] - share.indptr[k]) for share in shares)
-        report = report_of(done.trained, setting, start.mask, local.passes, samples, tests)
+        size = local.batch_size
+        report = report_of(done.trained, setting, start.mask, local.passes, samples, tests, size)
         growth = setting.cost.dense_training(done.samples) if done.samples else 0
         drift = None if done.norms is None else total_drift(done.norms, visit.drift == "squared")
         report = replace(report, flop=report.flop + growth, train_s=done.seconds)

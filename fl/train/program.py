@@ -6,6 +6,7 @@ layer (fl/train/turn.py), and decisions are the same; sums are rounded in anothe
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import ceil
 from time import perf_counter
 from typing import NamedTuple
 
@@ -88,7 +89,7 @@ class ProgramTurn:
         checked(done, self._where)
         self._model, self._ours = model, True
         num_tests = 0 if tests is None else tests.samples
-        return self._report(done, local.passes, perf_counter() - began, num_tests)
+        return self._report(given, done, local.passes, perf_counter() - began, num_tests)
 
     def _tests(self, batch: int | None = None) -> Batches | None:
         """The client's test samples; None where it has none."""
@@ -103,7 +104,7 @@ class ProgramTurn:
         batches = self._batches([epoch], self._size(setting.training.batch_size))
         g, done = self._session.gradient(self._model, batches, self._seeds("gradient dropout"))
         checked(done, self._where)
-        return Gradient(g, self._report(done, 1, perf_counter() - began))
+        return Gradient(g, self._report(batches, done, 1, perf_counter() - began))
 
     def grow(self, fraction: float, batches: int = 1) -> Grown:
         setting = self._setting
@@ -127,8 +128,9 @@ class ProgramTurn:
         growth.add_all(dict(zip(layout.names, parts, strict=True)))
         return Grown(growth.bitmap(), Report())
 
-    def _report(self, done: Trained, passes: int, seconds: float, tests: int = 0) -> Report:
-        report = report_of(done, self._setting, self._model.bitmap, passes, len(self._samples), tests)
+    def _report(self, given: Batches, done: Trained, passes: int, seconds: float, tests: int = 0) -> Report:
+        samples = len(self._samples)
+        report = report_of(done, self._setting, self._model.bitmap, passes, samples, tests, given.size)
         return replace(report, train_s=seconds)
 
     def _batches(self, draws: Sequence[Draw], size: int) -> Batches:
@@ -177,9 +179,10 @@ def training_of(
 
 
 def report_of(
-    done: Trained, setting: Setting, mask: se.Bitmap, passes: int, samples: int, tests: int
+    done: Trained, setting: Setting, mask: se.Bitmap, passes: int, samples: int, tests: int, batch: int
 ) -> Report:
-    """What a training on `mask` found, of a client with so many samples and test samples."""
+    """What a training on `mask` found, of a client with so many samples and test samples, by batches of that
+    size."""
     before = after = None
     if done.right is not None and tests:
         before, after = (right / tests for right in done.right)
@@ -189,6 +192,8 @@ def report_of(
         accuracy=after,
         loss=done.loss / done.samples if done.samples else None,
         samples=samples,
+        seen=done.samples,
+        steps=done.samples // max(samples, 1) * ceil(samples / batch),
         flop=passes * setting.cost.training(mask, done.samples) + scored,
         flop_dense=passes * setting.cost.dense_training(done.samples),
     )

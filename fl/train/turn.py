@@ -159,14 +159,17 @@ class EngineTurn:
 
     def _run(self, step: Step, given: Batches, model: se.Model, passes: int = 1) -> Report:
         """Runs `step` on every batch; reports `passes` forward and backward passes of `model` over them."""
-        began, losses, seen = perf_counter(), 0.0, 0
+        began, losses, seen, steps = perf_counter(), 0.0, 0, 0
         for number, (x, y) in enumerate(given):
             loss = step(x, y)
             losses, seen = losses + len(y) * self._finite(loss, number), seen + len(y)
+            steps = number + 1
         cost = self._setting.cost
         return Report(
             loss=losses / seen if seen else None,
             samples=len(self._samples),
+            seen=seen,
+            steps=steps,
             flop=passes * cost.training(model.bitmap, seen),
             flop_dense=passes * cost.dense_training(seen),
             train_s=perf_counter() - began,

@@ -23,7 +23,7 @@ def sparsefl(*args):
 def test_help_lists_the_commands():
     done = sparsefl("--help")
     assert done.exit_code == 0
-    for command in ("run", "compare", "list", "demo", "tour", "doctor", "simulate", "bench"):
+    for command in ("run", "compare", "list", "demo", "tour", "doctor", "simulate", "bench", "energy"):
         assert f" {command} " in done.output
 
 

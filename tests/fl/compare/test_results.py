@@ -60,7 +60,9 @@ def test_every_run_against_its_lines(made, told):
         others = {
             key for key in figures if key not in {"rounds", *named} and not key.startswith("bytes_busiest_")
         }
-        assert others == {f"accuracy_global_{what}" for what in ("best", "last5", "last")}
+        shared = {f"accuracy_global_{what}" for what in ("best", "last5", "last")}
+        assert others - shared == {key for key in figures if key.startswith("energy_")}
+        assert all(figures[key] is None for key in others)
 
 
 def test_means_and_deviations(told):

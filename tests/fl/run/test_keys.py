@@ -55,13 +55,20 @@ def test_sums_are_of_keys_that_exist():
 
 
 def test_what_is_measured():
-    assert keys.TIMING == ("wall_s", "train_s")
+    joules = "energy_j energy_net_j idle_w energy_cpu_j energy_dram_j energy_gpu_j"
+    boards = "gpu_sm_mhz gpu_memory_mhz gpu_temperature_c gpu_throttled energy_note"
+    assert keys.TIMING == (*joules.split(), *boards.split(), "wall_s", "train_s")
+    optional = {key.name for key in keys.ROUND_ENDS if key.null}
+    assert set(keys.TIMING) - optional == {"wall_s", "train_s"}
 
 
 def test_costs_and_references():
     assert [key.name for key in keys.references()] == ["bytes_total_dense", "flop_total_dense"]
-    costs = "bytes_total bytes_total_paper flop_total sim_time_s sim_energy_j wall_s train_s"
-    assert [key.name for key in keys.costs()] == costs.split()
+    costs = "bytes_total bytes_total_paper flop_total sim_time_s sim_energy_j"
+    joules = "energy_j energy_net_j energy_cpu_j energy_dram_j energy_gpu_j"
+    names = [*costs.split(), *joules.split(), "wall_s", "train_s"]
+    assert [key.name for key in keys.costs()] == names
+    assert [key.name for key in keys.costs() if key.null] == joules.split()
 
 
 def test_generic_layers_name_no_key_of_an_algorithm():

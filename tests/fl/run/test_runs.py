@@ -51,7 +51,9 @@ def test_the_lines_hold_what_is_promised(whole):
     assert set(KEYS) <= set(first)
     for where, line in (("round", first), ("client", client), ("run", summary)):
         assert not keys.unknown(where, line)
-    assert set(keys.TIMING) <= set(first)
+    assert {"wall_s", "train_s"} <= set(first)
+    assert not [key for key in first if "energy" in key and key != "sim_energy_j"]  # nobody asked
+    assert summary["energy_j"] is summary["energy_per_step_j"] is None
 
 
 def test_figures_add_up(whole):
