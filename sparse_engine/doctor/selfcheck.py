@@ -17,7 +17,7 @@ from sparsefl.kernels import loss, mask_code, native, norm, number_code, pointwi
 from sparsefl.kernels import sparse_conv as convolution
 from sparsefl.kernels.bias_gradient import bias_gradient
 from sparsefl.kernels.checksum import checksum
-from sparsefl.kernels.drift import drift
+from sparsefl.kernels.drift import drift, drift_of_runs
 from sparsefl.kernels.dropout import dropout
 from sparsefl.kernels.gather import Moves, gather
 from sparsefl.kernels.layout import Bitmap, Packed
@@ -26,6 +26,7 @@ from sparsefl.kernels.masked_sgd import masked_sgd_
 from sparsefl.kernels.pack import pack, unpack
 from sparsefl.kernels.pqi import pqi
 from sparsefl.kernels.select import select
+from sparsefl.kernels.transpose import transpose
 
 SIZES = (1000, 1, 64, 4097)  # a segment that ends inside a word, a single entry, whole words, several vectors
 ROWS = 17  # 4097 = 17 * 241
@@ -145,6 +146,10 @@ def _bias_work() -> list[Tensor]:
     return [bias_gradient(_images(7, 1))]
 
 
+def _transpose_work() -> list[Tensor]:
+    return [transpose(_images(7, 1).reshape(7, -1))]
+
+
 def _dropout_work() -> list[Tensor]:
     return [dropout(_images(7, 1), 0.3, seed=2**63 + 1, step=5)]
 
@@ -185,7 +190,9 @@ def _pool_work() -> list[Tensor]:
 
 
 def _drift_work() -> list[Tensor]:
-    return [drift(_model(1), _model(2))]
+    a, b = _model(1), _model(2)
+    x, y = (m.values[:50].contiguous() for m in (a, b))
+    return [drift(a, b), drift_of_runs(x, y, [0, 7, 7, 50])]
 
 
 def _average_work() -> list[Tensor]:
@@ -240,4 +247,5 @@ OPERATIONS: dict[str, Callable[[], list[Tensor]]] = {
     "pqi": _pqi_work,
     "select": _select_work,
     "sparse_conv": _conv_work,
+    "transpose": _transpose_work,
 }

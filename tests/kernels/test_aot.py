@@ -71,7 +71,11 @@ def test_every_kernel_has_a_configuration(rows):
     assert set(found) == {row["kernel"] for row in rows}
 
 
-COMPOSED = {"grow", "mean"}  # made of another operation's kernels (select, layer by layer), or of torch's
+COMPOSED = {
+    "grow",
+    "mean",
+    "drift_of_runs",
+}  # made of another operation's kernels (select, layer by layer), or of torch's
 
 
 def test_every_operation_has_a_kernel(rows):

@@ -27,8 +27,9 @@ STRUCTURES = {
     "Moves": "rows columns mirrored padding",
     "PoolAxis": "in out kernel stride padding",
     "program.Arenas": "words starts offsets values rest integers",
-    "program.Weight": "segment at out in taps",
+    "program.Weight": "segment at out in taps blocks entries",
 }
+LISTS = {"blocks"}  # fields that are lists of numbers
 STEPS = (
     "ToPlanes ConvApply LinearInputGradient Winograd WeightGradient GroupNorm GroupNormBackward BatchNorm "
     "BatchNormBackward MaxPool MaxPoolBackward AveragePool Relu ReluBackward Add BiasGradient Loss Correct "
@@ -41,6 +42,7 @@ pytestmark = pytest.mark.skipif(not native.built(), reason="the native kernels a
 def test_fields_are_written_and_read_by_name(name):
     structure = attrgetter(name)(native.extension())
     given = {field: i + 1 for i, field in enumerate(STRUCTURES[name].split())}
+    given |= {field: [3, 4] for field in LISTS & given.keys()}
     for order in (list(given), list(reversed(given))):
         made = structure(**{field: given[field] for field in order})
         assert {field: getattr(made, field) for field in given} == given
@@ -50,6 +52,7 @@ def test_fields_are_written_and_read_by_name(name):
 def test_a_missing_field_an_unknown_one_and_one_without_a_name_are_refused(name):
     structure = attrgetter(name)(native.extension())
     given = dict.fromkeys(STRUCTURES[name].split(), 1)
+    given |= {field: [1] for field in LISTS & given.keys()}
     for wrong in (dict(list(given.items())[:-1]), given | {"colour": 1}, {}):
         with pytest.raises(TypeError):
             structure(**wrong)

@@ -14,6 +14,7 @@ from fl.compare import table as compare_table
 from fl.compare.differences import differences
 from fl.run import runs
 from fl.train.local import Local
+from fl.train.native_visit import NativeVisits
 from fl.train.program import ProgramTurn
 
 
@@ -79,13 +80,18 @@ def test_who_cannot_run_is_left_out():
 @pytest.mark.parametrize("name", algorithms.registered())
 def test_what_is_said_of_trainings_is_what_takes_place(tiny, tmp_path, monkeypatch, name, changes):
     """Every algorithm trains with the settings that its section declares."""
-    real, found = ProgramTurn._train, []
+    real, visited, found = ProgramTurn._train, NativeVisits.run, []
 
     def train(self, local, tests):
         found.append((self.k, local))
         return real(self, local, tests)
 
+    def run(self, k, t, start, visit):
+        found.append((k, visit.local))
+        return visited(self, k, t, start, visit)
+
     monkeypatch.setattr(ProgramTurn, "_train", train)
+    monkeypatch.setattr(NativeVisits, "run", run)
     cfg = tiny(f"algorithm={name}", "num_rounds=1", "training.epochs=2")
     cfg = config.changed(cfg, changes)  # also keys in whose place the algorithm has its own
     runs.start(cfg, tmp_path / "run", runs.Options(workers=1))
