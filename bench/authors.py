@@ -188,8 +188,7 @@ class Ours:
             move=self.cfg.move(0, ROUNDS),
             message=True,
         )
-        how = {"t": 0, "visit": visit, "cfg": self.cfg, "messages": Messages()}
-        return da_dpfl.local_update(self.trainer, 0, self.given, **how).value
+        return da_dpfl.local_update(0, visit, self.cfg, Messages())(self.trainer, 0, self.given).value
 
     def outcome(self) -> Outcome:
         """The numbers of a round without pruning; not for timing."""

@@ -54,8 +54,8 @@ class Trainer:
     def turn(self, k, t, start):
         return Turn(self, k, t, start)
 
-    def visit(self, k, t, start, visit):
-        return by_steps(self, k, t, start, visit)
+    def visits(self, t, starts, visit):
+        return {k: by_steps(self, k, t, start, visit) for k, start in starts.items()}
 
     def num_samples(self, k):
         return self.samples[k] if self.samples else 1

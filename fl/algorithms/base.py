@@ -35,7 +35,9 @@ from fl.clients.view import View
 from fl.config import Devices, Messages, Section, Training
 from fl.train.cost import Costs
 from fl.train.local import Local
-from fl.train.report import Report
+from fl.train.report import Done, Report
+from fl.train.trainer import Trainer
+from fl.train.visit import Start, Visit, Visited
 from fl.train.work import Executor, Results, Task, Value, Work, collect
 from fl.world.clock import Clock
 from fl.world.schedule import Schedule, plan
@@ -125,6 +127,29 @@ class Inputs(NamedTuple, Generic[P]):
     def neighbours(self) -> list[se.Model]:
         """What its neighbours sent."""
         return [other.get().sent.model for other in self.others]
+
+
+@dataclass(frozen=True)
+class Visiting(Generic[P]):
+    """Work whose clients take visits (fl/train/visit.py) in round t, several at a time where that is faster.
+
+    start(given)             what a client's visit begins with
+    finish(k, given, done)   what comes of it
+    """
+
+    t: int
+    visit: Visit
+    start: Callable[[Inputs[P]], Start]
+    finish: Callable[[int, Inputs[P], Visited], P]
+
+    def __call__(self, trainer: Trainer, k: int, given: Inputs[P]) -> Done[P]:
+        return self.many(trainer, {k: given})[k]
+
+    def many(self, trainer: Trainer, tasks: Mapping[int, Inputs[P]]) -> dict[int, Done[P]]:
+        """The same for several clients."""
+        starts = {k: self.start(given) for k, given in tasks.items()}
+        done = trainer.visits(self.t, starts, self.visit)
+        return {k: Done(self.finish(k, given, done[k]), done[k].report) for k, given in tasks.items()}
 
 
 class Traffic(NamedTuple):

@@ -24,13 +24,13 @@ from pydantic import Field, model_validator
 
 import sparse_engine as se
 from fl.algorithms import da_dpfl_shown, voting
-from fl.algorithms.base import Env, Inputs, Round, gossip, models_of
+from fl.algorithms.base import Env, Inputs, Round, Visiting, gossip, models_of
 from fl.algorithms.messages import Sent, send
 from fl.clients.base import Clients
 from fl.config import Count, Messages, NotNegative, Positive, Section, Share, Whole, only_if, unless
 from fl.train.report import Done, Report
 from fl.train.trainer import Trainer
-from fl.train.visit import Move, Prune, Start, Visit
+from fl.train.visit import Move, Prune, Start, Visit, Visited
 from fl.world import schedule
 
 
@@ -176,7 +176,7 @@ def run_round(state: State, t: int, env: Env) -> Round:
         move=cfg.move(t, env.num_rounds),
         message=env.messages.values == "fp32",
     )
-    update = partial(local_update, t=t, visit=visit, cfg=cfg, messages=env.messages)
+    update = local_update(t, visit, cfg, env.messages)
 
     clients = state.clients
     reports: dict[int, Report] = {}
@@ -218,25 +218,28 @@ def inputs(turn: schedule.Turn, before: Clients[Client], now: Clients[Client]) -
     return Inputs(before.ref(turn.client), [givers[j] for j in sorted(givers)])
 
 
-def local_update(
-    trainer: Trainer,
-    k: int,
-    given: Inputs[Client],
-    *,
-    t: int,
-    visit: Visit,
-    cfg: Config,
-    messages: Messages,
-) -> Done[Client]:
-    """Aggregate, train, drift, prune, move the mask (the visit), send: lines 13 to 25 of Algorithm 1 for one
-    client."""
+def local_update(t: int, visit: Visit, cfg: Config, messages: Messages) -> Visiting[Client]:
+    """Lines 13 to 25 of Algorithm 1 for a client: aggregate, train, drift, prune, move the mask (the visit),
+    send."""
+    return Visiting(t, visit, start, partial(finish, t=t, cfg=cfg, messages=messages))
+
+
+def start(given: Inputs[Client]) -> Start:
+    """The mean of line 13 is on the client's mask; drift starts from w0 under its first one."""
     own = given.client
-    done = trainer.visit(k, t, Start(own.model, given.neighbours, own.mask, own.first_mask), visit)
+    return Start(own.model, given.neighbours, own.mask, own.first_mask)
+
+
+def finish(
+    k: int, given: Inputs[Client], done: Visited, *, t: int, cfg: Config, messages: Messages
+) -> Client:
+    """The client after its visit, with the message that it sends."""
+    own = given.client
     assert done.mask is not None
     model = done.pruned if cfg.send == "pruned" else done.trained
     first_drift = done.drift if own.first_drift is None else own.first_drift
     sent = send(model, k, t, messages, own.sent, nbytes=done.nbytes)
-    return Done(Client(model, done.mask, own.first_mask, sent, done.drift, first_drift), done.report)
+    return Client(model, done.mask, own.first_mask, sent, done.drift, first_drift)
 
 
 def first_client(

@@ -21,12 +21,10 @@ from typing import Annotated
 from pydantic import Field
 
 import sparse_engine as se
-from fl.algorithms.base import Env, Inputs, Peers, Round, at_once
+from fl.algorithms.base import Env, Inputs, Peers, Round, Visiting, at_once
 from fl.algorithms.messages import Sent, send
 from fl.config import Messages, NotNegative, Positive, Section
-from fl.train.report import Done
-from fl.train.trainer import Trainer
-from fl.train.visit import Start, Visit
+from fl.train.visit import Start, Visit, Visited
 
 
 class Config(Section):
@@ -53,15 +51,16 @@ def run_round(state: Peers[Client], t: int, env: Env) -> Round:
     cfg: Config = env.config
     local = env.local(t, rho=cfg.rho, momentum=cfg.momentum, max_norm=cfg.max_norm)
     visit = Visit(local=local, message=env.messages.values == "fp32")
-    update = partial(local_update, t=t, visit=visit, messages=env.messages)
+    update = Visiting(t, visit, start, partial(finish, t=t, messages=env.messages))
     return at_once(state, env.topology.neighbours(t), update, env)
 
 
-def local_update(
-    trainer: Trainer, k: int, given: Inputs[Client], *, t: int, visit: Visit, messages: Messages
-) -> Done[Client]:
-    """Mix, train (the visit), send."""
-    own = given.client
-    done = trainer.visit(k, t, Start(own.model, given.neighbours, own.model.bitmap), visit)
-    sent = send(done.trained, k, t, messages, own.sent, nbytes=done.nbytes)
-    return Done(Client(done.trained, sent), done.report)
+def start(given: Inputs[Client]) -> Start:
+    """Everybody stores everything: the mean is over all."""
+    return Start(given.client.model, given.neighbours, given.client.model.bitmap)
+
+
+def finish(k: int, given: Inputs[Client], done: Visited, *, t: int, messages: Messages) -> Client:
+    """The client after its visit (mix, train), with the message that it sends."""
+    sent = send(done.trained, k, t, messages, given.client.sent, nbytes=done.nbytes)
+    return Client(done.trained, sent)

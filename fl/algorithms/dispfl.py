@@ -21,12 +21,10 @@ from functools import partial
 
 import sparse_engine as se
 from fl.algorithms import da_dpfl
-from fl.algorithms.base import Env, Inputs, Peers, Round, at_once
+from fl.algorithms.base import Env, Inputs, Peers, Round, Visiting, at_once
 from fl.algorithms.messages import Sent, send
 from fl.config import Messages, Positive
-from fl.train.report import Done
-from fl.train.trainer import Trainer
-from fl.train.visit import Start, Visit
+from fl.train.visit import Start, Visit, Visited
 
 
 class Config(da_dpfl.Masks):
@@ -53,22 +51,17 @@ def run_round(state: Peers[Client], t: int, env: Env) -> Round:
         move=cfg.move(t, env.num_rounds),
         message=env.messages.values == "fp32",
     )
-    update = partial(local_update, t=t, visit=visit, messages=env.messages)
+    update = Visiting(t, visit, start, partial(finish, t=t, messages=env.messages))
     return at_once(state, env.topology.neighbours(t), update, env)
 
 
-def local_update(
-    trainer: Trainer,
-    k: int,
-    given: Inputs[Client],
-    *,
-    t: int,
-    visit: Visit,
-    messages: Messages,
-) -> Done[Client]:
-    """Aggregate, train, move the mask (the visit), send."""
-    own = given.client
-    done = trainer.visit(k, t, Start(own.model, given.neighbours, own.mask), visit)
+def start(given: Inputs[Client]) -> Start:
+    """The mean is on the client's mask."""
+    return Start(given.client.model, given.neighbours, given.client.mask)
+
+
+def finish(k: int, given: Inputs[Client], done: Visited, *, t: int, messages: Messages) -> Client:
+    """The client after its visit (aggregate, train, move the mask), with the message that it sends."""
     assert done.mask is not None
-    sent = send(done.trained, k, t, messages, own.sent, nbytes=done.nbytes)
-    return Done(Client(done.trained, done.mask, sent), done.report)
+    sent = send(done.trained, k, t, messages, given.client.sent, nbytes=done.nbytes)
+    return Client(done.trained, done.mask, sent)

@@ -1,9 +1,10 @@
-"""Visits as one native call per client: most of a round of small networks would be Python's otherwise.
+"""Visits of clients in one native call: most of a round of small networks would be Python's otherwise.
 
 Not where masks are pruned (the size of a pruned model is not known before), nor where they move at random,
 nor where training is drawn towards a model: those go by steps.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from fl import rng
@@ -13,6 +14,7 @@ from fl.train.setting import Setting
 from fl.train.stop import Stop
 from fl.train.visit import Start, Visit, Visited
 from sparse_engine.model.average import same_layout, total_drift
+from sparse_engine.program import visits as native
 from sparse_engine.program.cpu.session import Session
 from sparse_engine.program.cpu.visits import Visits
 from sparse_engine.program.visits import Growing, Plan, Share, Visitor
@@ -35,18 +37,25 @@ class NativeVisits:
         self._visits = Visits(session, train, test)
         self._last: tuple[Visit, int, Plan] | None = None
 
-    def run(self, k: int, t: int, start: Start, visit: Visit) -> Visited:
-        """The visit of client k in round t: that of visit_steps.by_steps."""
-        setting, local = self._setting, visit.local
+    def run(self, t: int, starts: Mapping[int, Start], visit: Visit) -> dict[int, Visited]:
+        """The visits of these clients in round t, one after the other: those of visit_steps.by_steps."""
+        visitors = [self._visitor(k, t, start, visit) for k, start in starts.items()]
+        done = self._visits.run(self._plan(t, visit), visitors)
+        pairs = zip(starts.items(), done, strict=False)  # one that failed, below, is the last
+        return {k: self._visited(k, t, start, visit, one) for (k, start), one in pairs}
+
+    def _visitor(self, k: int, t: int, start: Start, visit: Visit) -> Visitor:
         models = [start.own, *start.neighbours]
         for j, model in enumerate(models[1:]):
             if model.layout is not start.own.layout:
                 same_layout(start.own, model, f"neighbours[{j}]")
-        purposes = (f"dropout{local.stream}", "grow dropout") if self._session.graph.num_dropouts else ()
-        seeds = [seeds_of(self._session, setting, purpose, t, k) for purpose in purposes]
-        who = Visitor(k, models, start.mask, start.first_mask, *seeds)
-        done = self._visits.run(self._plan(t, visit), who)
-        where = f"client {k}, round {t}"
+        dropouts = self._session.graph.num_dropouts
+        purposes = (f"dropout{visit.local.stream}", "grow dropout") if dropouts else ()
+        seeds = [seeds_of(self._session, self._setting, purpose, t, k) for purpose in purposes]
+        return Visitor(k, models, start.mask, start.first_mask, *seeds)
+
+    def _visited(self, k: int, t: int, start: Start, visit: Visit, done: native.Visited) -> Visited:
+        setting, local, where = self._setting, visit.local, f"client {k}, round {t}"
         checked(done.trained, where)
         if isinstance(done.grown, str):
             raise not_finite(f"gradient of {done.grown}", where)

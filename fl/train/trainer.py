@@ -7,6 +7,7 @@
 Algorithms know these two alone. fl/train/worker.py and fl/train/turn.py implement them.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 import sparse_engine as se
@@ -74,8 +75,8 @@ class Trainer(Protocol):
     def turn(self, k: int, t: int, start: se.Model) -> Turn:
         """The turn of client k in round t, which begins with the model `start`. It ends the turn before."""
 
-    def visit(self, k: int, t: int, start: Start, visit: Visit) -> Visited:
-        """The turn of client k in round t, of the common kind. It ends the turn before."""
+    def visits(self, t: int, starts: Mapping[int, Start], visit: Visit) -> dict[int, Visited]:
+        """The turns of these clients in round t, of the common kind, one after the other."""
 
     def num_samples(self, k: int) -> int:
         """Training samples of client k."""

@@ -1,16 +1,24 @@
 """Work for many clients, and what runs it (Executor)."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from fl.train.report import Done, Report
 from fl.train.trainer import Trainer
 
 Task = TypeVar("Task")
 Value = TypeVar("Value")
+Task_contra = TypeVar("Task_contra", contravariant=True)
 
 Work = Callable[[Trainer, int, Task], Done[Value]]
 """work(trainer, k, task): what is done for client k. It must not depend on who ran before it."""
+
+
+@runtime_checkable
+class Together(Protocol[Task_contra, Value]):
+    """Work that may be done for several clients at a time: an executor then hands out a few at once."""
+
+    def many(self, trainer: Trainer, tasks: Mapping[int, Task_contra]) -> Mapping[int, Done[Value]]: ...
 
 
 class Outcome(NamedTuple, Generic[Value]):

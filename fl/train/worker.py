@@ -8,6 +8,8 @@ dense     plain torch with masks
 All three make the same decisions and the same numbers up to rounding.
 """
 
+from collections.abc import Mapping
+
 import sparse_engine as se
 from fl import rng
 from fl.train import native_visit
@@ -56,10 +58,10 @@ class Worker:
             return ProgramTurn(self._session, self._data, self.setting, k, t, start, self._stop)
         return EngineTurn(self._engine, self.setting, k, t, start, self._stop.is_set)
 
-    def visit(self, k: int, t: int, start: Start, visit: Visit) -> Visited:
+    def visits(self, t: int, starts: Mapping[int, Start], visit: Visit) -> dict[int, Visited]:
         if self._engine is None and native_visit.possible(visit):
-            return self._native.run(k, t, start, visit)
-        return by_steps(self, k, t, start, visit)
+            return self._native.run(t, starts, visit)
+        return {k: by_steps(self, k, t, start, visit) for k, start in starts.items()}
 
     def num_samples(self, k: int) -> int:
         return len(self.setting.partition.train.of(k))

@@ -49,7 +49,25 @@ void bind_visits(nb::module_& m) {
   bind_structure(m, "Visited", FIELD(trained), FIELD(failed), FIELD(grown_on), FIELD(bytes), FIELD(seconds));
 #undef FIELD
   nb::class_<VisitMemory>(m, "VisitMemory").def(nb::init<>());
-  m.def("visit", &visit, nb::call_guard<nb::gil_scoped_release>());
+  // One after the other, without Python's lock in between; the first that fails is the last.
+  m.def("visits", [](const nb::list& given, Workspace& workspace, VisitMemory& memory, int threads) {
+    struct Item {
+      const Program *training, *growth;
+      const Visit* visit;
+      const Visitor* who;
+    };
+    std::vector<Item> items;
+    for (nb::handle one : given)
+      items.push_back({nb::cast<const Program*>(one[0]), nb::cast<const Program*>(one[1]),
+                       nb::cast<const Visit*>(one[2]), nb::cast<const Visitor*>(one[3])});
+    std::vector<Visited> done;
+    nb::gil_scoped_release release;
+    for (const Item& i : items) {
+      done.push_back(visit(*i.training, *i.growth, workspace, memory, *i.visit, *i.who, threads));
+      if (!done.back().whole()) break;
+    }
+    return done;
+  });
   m.def("draw", [](StreamKey key, uint64_t t, uint64_t k, const std::vector<int64_t>& samples, int64_t epochs,
                    uint32_t corners) {  // for tests
     Drawn drawn;

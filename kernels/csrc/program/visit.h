@@ -89,6 +89,8 @@ struct Visited {
   int64_t grown_on;  // samples of growth
   int64_t bytes;     // of the message; -1: not asked for, or a number is not finite
   double seconds;    // of training, with tests
+
+  bool whole() const { return !trained.stopped && trained.failed < 0 && trained.finite && failed < 0; }
 };
 
 // `growth`: the program for the batch of growth.

@@ -1,9 +1,11 @@
-"""Visits in one native call each (csrc/program/visit.h)."""
+"""Visits of several clients in one native call (csrc/program/visit.h)."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from sparse_engine.model.model import Model
 from sparse_engine.program.cpu.session import Session, native_data, native_training, trained
@@ -16,6 +18,30 @@ _KEY = 2**64
 _MOST = 2**32 - 1  # entries of a tensor that a message can count
 
 
+class _Turn(NamedTuple):
+    """A visit that is under way: what the native code takes, and what it writes into."""
+
+    native: tuple[Any, Any, Any, Any]
+    who: Visitor
+    model: Model
+    norms: NDArray[np.float64] | None
+    mask: Bitmap | None
+    seeds: Any  # kept alive
+
+    def ended(self, done: Any) -> Visited:
+        """Return the visit with csrc/program/visit.h's Visited."""
+        failed = done.failed >= 0
+        return Visited(
+            self.model,
+            trained(done.trained),
+            self.norms,
+            self.model.layout.names[done.failed] if failed else self.mask,
+            done.grown_on,
+            None if done.bytes < 0 else done.bytes,
+            done.seconds,
+        )
+
+
 class Visits:
     """Visits of a worker. Not for two threads at once."""
 
@@ -25,8 +51,16 @@ class Visits:
         self._memory = extension().program.VisitMemory()
         self._plans: tuple[Plan | None, dict[int, Any]] = (None, {})  # the last one, by size of batches
 
-    def run(self, plan: Plan, who: Visitor) -> Visited:
-        """Take the turn of `who`. The model that comes out has memory of its own."""
+    def run(self, plan: Plan, visitors: Sequence[Visitor]) -> list[Visited]:
+        """Take the turns of `visitors`, one after the other, in one call. One that fails is the last: those
+        after it are not there."""
+        made = [self._begun(plan, who) for who in visitors]
+        native = extension().program.visits(
+            [one.native for one in made], self._session.workspace, self._memory, num_threads()
+        )
+        return [one.ended(done) for one, done in zip(made, native, strict=False)]
+
+    def _begun(self, plan: Plan, who: Visitor) -> "_Turn":
         session, own, growing = self._session, who.models[0], plan.growing
         batch = self._batch(plan.batch, who.k)
         samples = self._train.count(who.k)
@@ -58,38 +92,24 @@ class Visits:
             next_offsets=offsets.data_ptr(),
             norms=0 if norms is None else norms.ctypes.data,
         )
-        native = self._plan(plan, who, layout_of=own, batch=batch)
-        done = extension().program.visit(
-            program.native, growth.native, session.workspace, self._memory, native, visitor, num_threads()
-        )
-        grown: Bitmap | str | None = None
-        if done.failed >= 0:
-            grown = layout.names[done.failed]
-        elif growing is not None:
-            grown = Bitmap(words, segments, offsets)
-        return Visited(
-            Model(layout, who.mask, values, rest, integers),
-            trained(done.trained),
-            norms,
-            grown,
-            done.grown_on,
-            None if done.bytes < 0 else done.bytes,
-            done.seconds,
-        )
+        visit, seeds = self._plan(plan, who, layout_of=own, batch=batch)
+        native = program.native, growth.native, visit, visitor
+        model = Model(layout, who.mask, values, rest, integers)
+        return _Turn(native, who, model, norms, Bitmap(words, segments, offsets) if growing else None, seeds)
 
     def _batch(self, wanted: int, k: int) -> int:
         """Return the size of client k's batches: no more than it has samples for."""
         return max(1, min(wanted, max(self._train.count(k), self._test.count(k))))
 
-    def _plan(self, plan: Plan, who: Visitor, layout_of: Model, batch: int) -> Any:
-        """csrc/program/visit.h's Visit: made once per plan and size of batches; anew for every client where
-        dropouts have seeds."""
+    def _plan(self, plan: Plan, who: Visitor, layout_of: Model, batch: int) -> tuple[Any, Any]:
+        """csrc/program/visit.h's Visit, and the arrays that it points to: made once per plan and size of
+        batches; anew for every client where dropouts have seeds."""
         if self._plans[0] is not plan:
             self._plans = (plan, {})
         known = self._plans[1]
         if who.seeds or who.growth_seeds or batch not in known:
-            self._seeds = np.array(who.seeds, np.uint64), np.array(who.growth_seeds, np.uint64)  # kept alive
-            known[batch] = self._made(plan, layout_of, batch, *self._seeds)
+            seeds = np.array(who.seeds, np.uint64), np.array(who.growth_seeds, np.uint64)
+            known[batch] = self._made(plan, layout_of, batch, *seeds), seeds
         return known[batch]
 
     def _made(self, plan: Plan, model: Model, batch: int, seeds: Any, growth_seeds: Any) -> Any:

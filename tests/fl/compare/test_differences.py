@@ -86,9 +86,9 @@ def test_what_is_said_of_trainings_is_what_takes_place(tiny, tmp_path, monkeypat
         found.append((self.k, local))
         return real(self, local, tests)
 
-    def run(self, k, t, start, visit):
-        found.append((k, visit.local))
-        return visited(self, k, t, start, visit)
+    def run(self, t, starts, visit):
+        found.extend((k, visit.local) for k in starts)
+        return visited(self, t, starts, visit)
 
     monkeypatch.setattr(ProgramTurn, "_train", train)
     monkeypatch.setattr(NativeVisits, "run", run)

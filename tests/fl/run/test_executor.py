@@ -240,3 +240,28 @@ def test_a_package_brings_an_executor(monkeypatch, tmp_path, tiny, same_results)
         same_results(tmp_path / "ours", tmp_path / "theirs")
     finally:
         code.installed.cache_clear()
+
+
+class Few:
+    """Work that can be done for several clients at once."""
+
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, trainer, k, task):
+        raise AssertionError("expected `many`, got one client")
+
+    def many(self, trainer, tasks):
+        self.seen.append(list(tasks))
+        return {k: Done(10 * task, None) for k, task in tasks.items()}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("clients", [1, 5, 40, 500])
+def test_work_for_several_is_handed_out_in_parts(setting, workers, clients):
+    work = Few()
+    with Threads(setting, workers) as pool:
+        found = {outcome.k: outcome.value for outcome in pool.run(work, {k: k for k in range(clients)})}
+    assert found == {k: 10 * k for k in range(clients)}
+    assert sorted(k for part in work.seen for k in part) == list(range(clients))
+    assert max(map(len, work.seen)) <= 16 and len(work.seen) >= min(clients, 3 * workers)

@@ -72,8 +72,13 @@ def start(worker, neighbours=3, density=0.4):
     return Start(models[0], models[1:], masks[-1], masks[0])
 
 
+def visited(worker, k, t, given, visit):
+    """The visit of one client."""
+    return worker.visits(t, {k: given}, visit)[k]
+
+
 def assert_same(worker, visit, given, k=1, t=2):
-    ours, theirs = worker.visit(k, t, given, visit), by_steps(worker, k, t, given, visit)
+    ours, theirs = visited(worker, k, t, given, visit), by_steps(worker, k, t, given, visit)
     for name in ("values", "rest", "integers"):
         assert torch.equal(getattr(ours.trained, name), getattr(theirs.trained, name)), name
     assert ours.pruned is ours.trained and ours.trained.bitmap is given.mask
@@ -132,7 +137,7 @@ def test_a_client_alone_and_without_neighbours(make):
     given = start(worker, neighbours=0)
     first = assert_same(worker, visit, given)
     for k in (0, 2, 3):
-        worker.visit(k, 0, start(worker, density=0.2), visit)
+        visited(worker, k, 0, start(worker, density=0.2), visit)
     again = assert_same(worker, visit, given)
     assert torch.equal(first.trained.values, again.trained.values)
     assert torch.equal(first.mask.words, again.mask.words)
@@ -143,7 +148,7 @@ def test_results_do_not_depend_on_the_threads(make):
     visit = Visit(local=Local.of(worker.setting.training, 0), drift="norm", move=Move(fraction=0.2))
     for threads in (1, 2, 3):
         with se.use_threads(threads):
-            found.append(worker.visit(0, 0, start(worker), visit))
+            found.append(visited(worker, 0, 0, start(worker), visit))
     assert all(torch.equal(one.trained.values, found[0].trained.values) for one in found)
     assert all(torch.equal(one.mask.words, found[0].mask.words) for one in found)
     assert len({one.drift for one in found}) == 1
@@ -161,16 +166,16 @@ def test_what_goes_by_steps(make):
     ]
     for visit in kinds:
         assert not native_visit.possible(visit)
-        assert worker.visit(0, 0, given, visit).nbytes is None
-    assert worker.visit(0, 0, given, kinds[0]).pruned.bitmap.nnz < given.mask.nnz
+        assert visited(worker, 0, 0, given, visit).nbytes is None
+    assert visited(worker, 0, 0, given, kinds[0]).pruned.bitmap.nnz < given.mask.nnz
 
 
 def test_a_pruned_model_grows_by_scores_on_its_own_pattern(make):
     worker = make()
     prune = Prune(config=se.PQIConfig(), target_density=0.1)
     move = Move(fraction=0.3, source="last_batch")
-    done = worker.visit(
-        0, 0, start(worker), Visit(local=Local.of(worker.setting.training, 0), prune=prune, move=move)
+    done = visited(
+        worker, 0, 0, start(worker), Visit(local=Local.of(worker.setting.training, 0), prune=prune, move=move)
     )
     assert done.mask.nnz == done.pruned.bitmap.nnz < done.trained.bitmap.nnz
 
@@ -179,12 +184,12 @@ def test_the_last_batch_costs_less_than_a_fresh_one(make):
     worker = make()
     local, given = Local.of(worker.setting.training, 0), start(worker)
     flop = {
-        source: worker.visit(
-            0, 0, given, Visit(local=local, move=Move(fraction=0.1, source=source))
+        source: visited(
+            worker, 0, 0, given, Visit(local=local, move=Move(fraction=0.1, source=source))
         ).report.flop
         for source in ("fresh", "last_batch")
     }
-    plain = worker.visit(0, 0, given, Visit(local=local)).report.flop
+    plain = visited(worker, 0, 0, given, Visit(local=local)).report.flop
     assert plain < flop["last_batch"] < flop["fresh"]
     costs = worker.setting.costs
     assert flop["last_batch"] == costs.turn(0, given.mask, local, by_last_batch=True)
@@ -196,23 +201,24 @@ def test_a_diverged_training_and_a_stop(make):
     worker = make(stop=stop)
     given, local = start(worker), Local.of(worker.setting.training, 0)
     with pytest.raises(Diverged, match="client 1, round 2"):
-        worker.visit(1, 2, given, Visit(local=replace(local, lr=1e38, epochs=3)))
+        visited(worker, 1, 2, given, Visit(local=replace(local, lr=1e38, epochs=3)))
     huge = given.own.with_values(given.own.values * 1e30)
     with pytest.raises(Diverged) as ours:
-        worker.visit(1, 2, Start(huge, [], given.mask), Visit(local=local))
+        visited(worker, 1, 2, Start(huge, [], given.mask), Visit(local=local))
     with pytest.raises(Diverged) as theirs:
         by_steps(worker, 1, 2, Start(huge, [], given.mask), Visit(local=local))
     assert str(ours.value) == str(theirs.value)
     stop.set()
     with pytest.raises(Stopped):
-        worker.visit(1, 2, given, Visit(local=local))
+        visited(worker, 1, 2, given, Visit(local=local))
 
 
 def test_models_of_another_network_are_refused(make):
     worker, other = make(), make("own")
     given = start(worker)
     with pytest.raises(ValueError, match=r"neighbours\[0\]"):
-        worker.visit(
+        visited(
+            worker,
             0,
             0,
             Start(given.own, [other.initial], given.mask),
@@ -226,3 +232,26 @@ def test_samples_that_are_cropped_and_mirrored(make):
     visit = Visit(local=Local.of(worker.setting.training, 0, epochs=2), move=Move(fraction=0.2))
     found = [assert_same(one, visit, start(one)).trained.values for one in (worker, moved)]
     assert not torch.equal(*found)
+
+
+def test_several_clients_in_one_call_are_those_one_by_one(make):
+    worker = make()
+    visit = Visit(
+        local=Local.of(worker.setting.training, 0), drift="norm", move=Move(fraction=0.2), message=True
+    )
+    starts = {k: start(worker, density=0.2 + 0.1 * k) for k in (2, 0, 3, 1)}
+    together = worker.visits(0, starts, visit)
+    assert list(together) == [2, 0, 3, 1]
+    for k, given in starts.items():
+        alone = visited(worker, k, 0, given, visit)
+        assert torch.equal(together[k].trained.values, alone.trained.values)
+        assert torch.equal(together[k].mask.words, alone.mask.words)
+        assert (together[k].drift, together[k].nbytes) == (alone.drift, alone.nbytes)
+
+
+def test_the_first_of_several_that_fails_is_told(make):
+    worker = make()
+    given, visit = start(worker), Visit(local=Local.of(worker.setting.training, 0))
+    huge = Start(given.own.with_values(given.own.values * 1e30), [], given.mask)
+    with pytest.raises(Diverged, match="client 2, round 0"):
+        worker.visits(0, {1: given, 2: huge, 3: huge, 0: given}, visit)
