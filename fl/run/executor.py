@@ -32,7 +32,7 @@ _KEY = "executor"
 # the worker that found it: a tenth of a millisecond per client.
 _PAUSE = 0.01
 # Seconds after which a worker that computes in Python lets another one on, instead of Python's own 0.005. Two
-# workers on small_cnn and digits, in turns: 1.28 to 1.58 client by client, 1.70 to 1.81 with a few at once; on
+# workers on small_cnn and digits, in turns: 1.28 to 1.58 client by client, 1.7 to 1.8 with a few at once; on
 # an MLP of 0.2 ms per client-round, half of it Python, nothing.
 _SWITCH = 0.0005
 # Clients that a worker takes at once where the work allows it, at most, and how often it comes back for more.
