@@ -35,9 +35,9 @@ _PAUSE = 0.01
 # workers on small_cnn and digits, in turns: 1.28 to 1.58 client by client, 1.7 to 1.8 with a few at once; on
 # an MLP of 0.2 ms per client-round, half of it Python, nothing.
 _SWITCH = 0.0005
-# Clients that a worker takes at once where the work allows it, at most, and how often it comes back for more.
-# A native call for several leaves the lock alone for longer; with few, all workers end a wave together.
-_MOST, _TURNS = 16, 3
+# Clients that a worker takes at once where the work allows it: at most, and which part of its share of those
+# left. A native call for several leaves the lock alone for longer; ever fewer, so that all end together.
+_MOST, _TURNS = 16, 2
 
 
 class Pool(Executor, Protocol):
@@ -138,10 +138,13 @@ class Threads:
         self, work: Work[Task, Value], todo: deque[tuple[int, Task]], found: deque[Outcome[Value]]
     ) -> None:
         """One client after the other, or a few, until nobody is left to do."""
-        few = min(_MOST, max(1, len(todo) // (_TURNS * self.workers))) if isinstance(work, Together) else 1
+        together = isinstance(work, Together)
         with se.steady_plan():
             while todo:
-                some = dict(_taken(todo, few))
+                few = min(_MOST, len(todo) // (_TURNS * self.workers)) if together else 1
+                some = dict(_taken(todo, max(1, few)))
+                if not some:  # another worker was faster
+                    return
                 found.extend(self._run(work, some))
 
     def _run(self, work: Work[Task, Value], tasks: Mapping[int, Task]) -> list[Outcome[Value]]:
@@ -184,7 +187,7 @@ def _taken(todo: deque[tuple[int, Task]], most: int) -> Iterator[tuple[int, Task
     try:
         for _ in range(most):
             yield todo.popleft()
-    except IndexError:  # another worker was faster
+    except IndexError:
         return
 
 
