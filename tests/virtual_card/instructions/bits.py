@@ -66,7 +66,7 @@ def _count(lanes: Lanes, ins: Instruction, mask: Mask) -> None:
             ((x >> x.dtype.type(i)) & x.dtype.type(1)) << x.dtype.type(bits - 1 - i) for i in range(bits)
         )
     elif ins.opcode == "popc":
-        value = _ones(x)
+        value = _set_bits(x)
     else:
         if ins.opcode == "bfind" and ins.parts[-1][0] == "s":
             raise ValueError("bfind of signed numbers is not implemented")
@@ -75,8 +75,8 @@ def _count(lanes: Lanes, ins: Instruction, mask: Mask) -> None:
     lanes.write(ins.operands[0], value, mask, lanes.unknown(ins.operands[1]))
 
 
-def _ones(x: NDArray) -> NDArray[np.uint32]:
-    """Bits that are set, byte by byte from a table: numpy counts them from version 2 on only."""
+def _set_bits(x: NDArray) -> NDArray[np.uint32]:
+    """How many bits are set, byte by byte from a table: numpy counts them from version 2 on only."""
     octets = np.ascontiguousarray(x).view(np.uint8).reshape(*x.shape, x.dtype.itemsize)
     return _OF_BYTE[octets].sum(-1, dtype=np.uint32)
 
@@ -86,7 +86,7 @@ def _leading_zeros(x: NDArray, bits: int) -> NDArray[np.uint32]:
     for step in (1, 2, 4, 8, 16, 32):
         if step < bits:
             filled |= filled >> x.dtype.type(step)
-    return np.uint32(bits) - _ones(filled)
+    return np.uint32(bits) - _set_bits(filled)
 
 
 @instruction("bfe")
