@@ -19,7 +19,7 @@ from fl import algorithms
 from fl.algorithms.base import Env
 from fl.config import Config
 from fl.errors import CheckpointError, Diverged
-from fl.run import executor, history, metering, metrics, recorded, restore, stopping
+from fl.run import executor, history, interrupts, metering, metrics, recorded, restore, stopping
 from fl.run.book import Book, Memory
 from fl.run.checkpoint import Head
 from fl.run.events import Listener
@@ -197,8 +197,9 @@ class Run:
         clients = [*metrics.client_records(t, result, modelled)] if self.cfg.run.record_clients else []
         for line in (record, *clients):
             _check_finite(line)
-        self.book.append(record, clients)
-        self.after = After(t, self.book.marks(), self.after.history, result.state)
+        with interrupts.held():  # or there would be a line without its state
+            self.book.append(record, clients)
+            self.after = After(t, self.book.marks(), self.after.history, result.state)
         listener.round_finished(record)
         return record
 
