@@ -131,7 +131,10 @@ def models(
     quick: Quick = False,
     json: Json = None,
 ) -> None:
-    """Whole training steps against dense PyTorch: `sparsefl bench models --model vgg11 --batch 32,128`."""
+    """Whole training steps against dense PyTorch: `sparsefl bench models --model vgg11 --batch 32,128`.
+
+    Networks that are not ours, by name: mobilenet, resnet20, mixer, vit, encoder.
+    """
     from fl.run.meters.energy import How
     from sparsefl.bench import energy as meters
     from sparsefl.bench import models as work

@@ -8,21 +8,12 @@ import typer
 from rich.console import Console
 
 from fl.cli import energy as energy_commands
+from fl.cli import options
 from fl.cli.commands import application
 from fl.cli.exits import guarded
 from fl.cli.simulate import simulate
 
 app = application("Sparse kernels and an engine for decentralized personalized federated learning.")
-_Code = Annotated[
-    list[str] | None,
-    typer.Option(metavar="FILE", help="code of your own that DIR names and may be imported; may be repeated"),
-]
-_Trust = Annotated[
-    bool, typer.Option("--trust", help="import whatever code DIR names: only where you know who made it")
-]
-_Energy = Annotated[
-    bool, typer.Option("--energy", help="measure joules of every round, with the meters of this machine")
-]
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
@@ -43,45 +34,19 @@ def _everywhere(
 
 @app.command()
 def run(
-    source: Annotated[
-        str | None,
-        typer.Argument(metavar="CONFIG_OR_PRESET", help="a preset (`sparsefl list`) or a TOML file"),
-    ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="change a key of it; may be repeated"),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="where the run goes; default runs/NAME-TIME")
-    ] = None,
-    resume: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="go on with a run that was stopped")
-    ] = None,
-    executor: Annotated[str, typer.Option(help="where clients train: local")] = "local",
-    workers: Annotated[int | None, typer.Option(help="clients at a time; default: one per core")] = None,
-    baseline: Annotated[
-        str | None,
-        typer.Option(
-            help="run once more and compare: dense (on dense kernels) or fp32 (with exact messages)"
-        ),
-    ] = None,
-    log: Annotated[
-        str | None,
-        typer.Option(help="figures of rounds as well to: csv, tensorboard, wandb, mlflow (with commas)"),
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="remove an earlier run in --out DIR, and nothing else there")
-    ] = False,
-    allow_mixed: Annotated[
-        bool,
-        typer.Option(
-            "--allow-mixed",
-            help="go on where numbers come out otherwise than before: another machine, version",
-        ),
-    ] = False,
-    energy: _Energy = False,
-    code: _Code = None,
-    trust: _Trust = False,
+    source: options.Source = None,
+    changes: options.Changes = None,
+    out: options.Out = None,
+    resume: options.Resume = None,
+    executor: options.Executor = "local",
+    workers: options.Workers = None,
+    baseline: options.Baseline = None,
+    log: options.Log = None,
+    overwrite: options.Overwrite = False,
+    allow_mixed: options.AllowMixed = False,
+    energy: options.Energy = False,
+    code: options.Code = None,
+    trust: options.Trust = False,
 ) -> None:
     """Train: `sparsefl run demo`. Ctrl-C stops it, `--resume DIR` goes on."""
     from fl.cli.run import Arguments, How, run
@@ -93,10 +58,7 @@ def run(
 
 @app.command()
 def compare(
-    source: Annotated[
-        str | None,
-        typer.Argument(metavar="CONFIG_OR_PRESET", help="a preset (`sparsefl list`) or a TOML file"),
-    ] = None,
+    source: options.Source = None,
     algorithms: Annotated[
         str | None,
         typer.Option(metavar="A,B,...", help="which: a,b,c or all; NAME=A: A once more, under another name"),
@@ -122,7 +84,7 @@ def compare(
         Path | None,
         typer.Option(metavar="DIR", help="go on; more --algorithms, --grid or --seeds are added to it"),
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="clients at a time; default: one per core")] = None,
+    workers: options.Workers = None,
     target: Annotated[
         float | None,
         typer.Option(help="accuracy (0 to 1) whose cost is told; default: 95 % of the worst final one"),
@@ -146,9 +108,9 @@ def compare(
             "--allow-mixed", help="go on where numbers come out otherwise: another machine, version"
         ),
     ] = False,
-    energy: _Energy = False,
-    code: _Code = None,
-    trust: _Trust = False,
+    energy: options.Energy = False,
+    code: options.Code = None,
+    trust: options.Trust = False,
 ) -> None:
     """Algorithms side by side, same data and seeds: `sparsefl compare demo --algorithms all --seeds 3`."""
     from fl.cli.compare import Arguments, run
@@ -163,8 +125,8 @@ def report(
     path: Annotated[
         Path, typer.Argument(metavar="DIR", help="the directory of a run or a comparison, finished or not")
     ],
-    code: _Code = None,
-    trust: _Trust = False,
+    code: options.Code = None,
+    trust: options.Trust = False,
 ) -> None:
     """Make DIR/report.html anew: figures, table and settings of a run or a comparison on one page."""
     from fl.cli.run import show_report
@@ -189,8 +151,8 @@ def export(
         bool, typer.Option("--sparse", help="safetensors: bitmap and values as stored, not dense")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace files that are there")] = False,
-    code: _Code = None,
-    trust: _Trust = False,
+    code: options.Code = None,
+    trust: options.Trust = False,
 ) -> None:
     """Trained models as files for others: `sparsefl export runs/demo --client 3 --out three.pt`."""
     from fl.cli.export import Arguments, run

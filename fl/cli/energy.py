@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from fl.cli import options
 from fl.cli.commands import Command, application
 from fl.cli.exits import guarded, say
 from fl.errors import ConfigError
@@ -29,27 +30,18 @@ def _idle(default: float) -> typer.models.OptionInfo:
 
 @app.command()
 def run(
-    source: Annotated[
-        str | None,
-        typer.Argument(metavar="CONFIG_OR_PRESET", help="a preset (`sparsefl list`) or a TOML file"),
-    ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="change a key of it; may be repeated"),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="where the run goes; default runs/NAME-TIME")
-    ] = None,
-    resume: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="go on with a run that was stopped")
-    ] = None,
-    workers: Annotated[int | None, typer.Option(help="clients at a time; default: one per core")] = None,
-    baseline: Annotated[
-        str | None, typer.Option(help="run once more and compare: dense (on dense kernels) or fp32")
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="remove an earlier run in --out DIR, and nothing else there")
-    ] = False,
+    source: options.Source = None,
+    changes: options.Changes = None,
+    out: options.Out = None,
+    resume: options.Resume = None,
+    executor: options.Executor = "local",
+    workers: options.Workers = None,
+    baseline: options.Baseline = None,
+    log: options.Log = None,
+    overwrite: options.Overwrite = False,
+    allow_mixed: options.AllowMixed = False,
+    code: options.Code = None,
+    trust: options.Trust = False,
     gpu: _Gpus = None,
     idle: Annotated[float, _idle(_IDLE_S)] = _IDLE_S,
 ) -> None:
@@ -62,9 +54,14 @@ def run(
             changes=changes or (),
             out=out,
             resume=resume,
+            executor=executor,
             workers=workers,
             baseline=baseline,
+            log=log,
             overwrite=overwrite,
+            allow_mixed=allow_mixed,
+            code=code or (),
+            trust=trust,
             energy=_how(gpu, idle),
         )
         return run(Console(), given)

@@ -26,7 +26,7 @@ from fl.train.report import Report
 from fl.train.setting import Setting
 from fl.train.stop import Stop
 from fl.train.trainer import Gradient, Grown
-from sparse_engine.program.batches import Batches, Data, Moves, Trained, Training
+from sparse_engine.program.batches import Batches, Data, Moves, Trained, Training, batch_size
 from sparse_engine.program.cpu.session import Session
 
 _NO_SAMPLES = Draw(np.zeros(0, np.int64), None)
@@ -141,8 +141,8 @@ class ProgramTurn:
         return Batches(self._data.train, order, size, len(draws), Moves.joined(moves) if moves else None)
 
     def _size(self, wanted: int) -> int:
-        """Of batches: no more than the client has samples for."""
-        return max(1, min(wanted, max(len(self._samples), len(self._setting.partition.test.of(self.k)))))
+        """Of batches."""
+        return batch_size(wanted, len(self._samples), len(self._setting.partition.test.of(self.k)))
 
     @property
     def _samples(self) -> NDArray[np.integer]:

@@ -84,7 +84,7 @@ class _DenseProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, conv: Conv) -> Tensor:
         w = unpack(values, conv.bitmap).view(conv.out_channels, conv.in_channels)
-        ctx.conv, ctx.has_bias = conv, bias is not None
+        ctx.conv = conv
         ctx.save_for_backward(x, w)
         with _without_autocast(x):
             return torch.nn.functional.linear(x, w, bias)

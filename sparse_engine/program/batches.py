@@ -11,7 +11,7 @@ from sparse_engine.model.model import Model
 from sparsefl.kernels.gather import Moves, X
 from sparsefl.kernels.layout import Derived
 
-__all__ = ["Batches", "Data", "Moves", "Trained", "Training"]
+__all__ = ["Batches", "Data", "Moves", "Trained", "Training", "batch_size"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +23,11 @@ class Data:
     mean: NDArray[np.float32] | None = None
     std: NDArray[np.float32] | None = None
     derived: Derived = field(default_factory=Derived, repr=False)  # what a backend makes of it once
+
+
+def batch_size(wanted: int, samples: int, tests: int) -> int:
+    """Return the size of a client's batches: no more than it has samples, or test samples, to fill one."""
+    return max(1, min(wanted, max(samples, tests)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ void bind_made(nb::module_& m, const char* name, Field<T, Fields>... fields) {
 
 void bind_visits(nb::module_& m) {
 #define FIELD(name) SPARSE_FIELD(Stored, name)
-  bind_structure(m, "Stored", FIELD(words), FIELD(offsets), FIELD(values), FIELD(nnz), FIELD(rest), FIELD(integers));
+  bind_structure(m, "Stored", FIELD(words), FIELD(values), FIELD(nnz), FIELD(rest));
 #undef FIELD
 #define FIELD(name) SPARSE_FIELD(Share, name)
   bind_structure(m, "Share", FIELD(data), FIELD(labels), FIELD(pointers), FIELD(indices), FIELD(wide));

@@ -1,6 +1,6 @@
 // A client's whole turn in one call: the mean of its model and its neighbours' on a mask, tests and training, how far
-// it has drifted, RigL's next pattern, and the size of the message that carries the model (fl/train/visit.py says the
-// same in steps). Nothing here knows Python.
+// it has drifted, RigL's next pattern, and the size of the message that carries the model (fl/train/visit_steps.py
+// says the same in steps). Nothing here knows Python.
 #pragma once
 #include "bytes/message.h"
 #include "program/draws.h"
@@ -11,11 +11,9 @@ namespace sparsefl::program {
 // A model at rest, as it is read.
 struct Stored {
   const uint64_t* words;
-  const int64_t* offsets;
   const float* values;
   int64_t nnz;
   const float* rest;
-  const int64_t* integers;
 };
 
 // A part of a data set, and which of its samples belong to whom: those of client k are indices[pointers[k]] up to

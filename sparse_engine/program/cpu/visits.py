@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from sparse_engine.model.model import Model
+from sparse_engine.program.batches import batch_size
 from sparse_engine.program.cpu.session import Session, native_data, native_training, trained
 from sparse_engine.program.visits import Plan, Share, Visited, Visitor
 from sparse_engine.wire import form as forms
@@ -22,7 +23,6 @@ class _Turn(NamedTuple):
     """A visit that is under way: what the native code takes, and what it writes into."""
 
     native: tuple[Any, Any, Any, Any]
-    who: Visitor
     model: Model
     norms: NDArray[np.float64] | None
     mask: Bitmap | None
@@ -60,10 +60,10 @@ class Visits:
         )
         return [one.ended(done) for one, done in zip(made, native, strict=False)]
 
-    def _begun(self, plan: Plan, who: Visitor) -> "_Turn":
+    def _begun(self, plan: Plan, who: Visitor) -> _Turn:
         session, own, growing = self._session, who.models[0], plan.growing
-        batch = self._batch(plan.batch, who.k)
         samples = self._train.count(who.k)
+        batch = batch_size(plan.batch, samples, self._test.count(who.k))
         session.check_norms(samples, batch)
         program = growth = session.program(who.mask, batch)
         if growing is not None and growing.batch:
@@ -95,11 +95,7 @@ class Visits:
         visit, seeds = self._plan(plan, who, layout_of=own, batch=batch)
         native = program.native, growth.native, visit, visitor
         model = Model(layout, who.mask, values, rest, integers)
-        return _Turn(native, who, model, norms, Bitmap(words, segments, offsets) if growing else None, seeds)
-
-    def _batch(self, wanted: int, k: int) -> int:
-        """Return the size of client k's batches: no more than it has samples for."""
-        return max(1, min(wanted, max(self._train.count(k), self._test.count(k))))
+        return _Turn(native, model, norms, Bitmap(words, segments, offsets) if growing else None, seeds)
 
     def _plan(self, plan: Plan, who: Visitor, layout_of: Model, batch: int) -> tuple[Any, Any]:
         """csrc/program/visit.h's Visit, and the arrays that it points to: made once per plan and size of
@@ -114,11 +110,10 @@ class Visits:
 
     def _made(self, plan: Plan, model: Model, batch: int, seeds: Any, growth_seeds: Any) -> Any:
         native, layout, growing, origin = extension().program, model.layout, plan.growing, plan.origin
-        form, train = forms.form(layout), self._shares[0]
-        sizes = layout.segments.sizes
+        form, sizes = forms.form(layout), layout.segments.sizes
         return native.Visit(
             segments=placement(layout.segments),
-            train=train,
+            train=self._shares[0],
             test=self._shares[1],
             training=native_training(plan.training, address(seeds, np.uint64), layout.segments),
             round=plan.round,
@@ -168,9 +163,7 @@ def _made_stored(model: Model) -> Any:
     bitmap = model.bitmap
     return extension().program.Stored(
         words=pointer(bitmap.words, torch.int64),
-        offsets=pointer(bitmap.offsets, torch.int64),
         values=pointer(model.values),
         nnz=bitmap.nnz,
         rest=pointer(model.rest),
-        integers=pointer(model.integers, torch.int64),
     )
