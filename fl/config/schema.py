@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from fl.config import code, links
 from fl.config.effect import Counts, only_if, unless
+from fl.config.hardware import HARDWARE, Name
 from fl.config.links import Kind
 from fl.config.source import NONE, is_path
 from fl.config.words import free_table, run_name
@@ -158,6 +159,9 @@ class Messages(Section):
     """what a rounded message lost is added to the client's next one"""
 
 
+_BY_HAND = only_if(hardware=None)
+
+
 class Devices(Section):
     """The modelled devices (fl/world/devices.py): simulated time and energy, and who counts as fastest."""
 
@@ -167,18 +171,28 @@ class Devices(Section):
     """how much clients differ: half the range (uniform), deviation of the logarithm (lognormal)"""
     trace: Annotated[str | None, only_if(kind="trace")] = None
     """CSV file with the speed and bandwidth of every client (docs/devices.md), from the working directory"""
-    peak_flops: Annotated[float, Field(ge=1e3, le=1e24)] = 80e12
+    hardware: Name | None = None
+    """a real device, which the keys below follow (sparsefl list); default: they are set one by one"""
+    peak_flops: Annotated[float, Field(ge=1e3, le=1e24), _BY_HAND] = 80e12
     """FLOP per second of a device"""
-    over_peak: Annotated[float, Field(ge=1e-3, le=1e6)] = 5.0
+    over_peak: Annotated[float, Field(ge=1e-3, le=1e6), _BY_HAND] = 5.0
     """how much longer real programs take than the peak allows"""
-    bandwidth: Annotated[float, Field(ge=1, le=1e18)] = 1e9
+    bandwidth: Annotated[float, Field(ge=1, le=1e18), _BY_HAND] = 1e9
     """bits per second of a link"""
-    compute_watts: Watts = 450.0
+    compute_watts: Annotated[Watts, _BY_HAND] = 450.0
     """power of a device that trains"""
-    radio_watts: Watts = 1.0
+    radio_watts: Annotated[Watts, _BY_HAND] = 1.0
     """power of a link that carries messages"""
-    idle_watts: Watts = 0.0
+    idle_watts: Annotated[Watts, _BY_HAND] = 0.0
     """power of a device that waits"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_hardware(cls, given: Any) -> Any:
+        """The figures of real hardware take the place of all others."""
+        name = given.get("hardware") if isinstance(given, dict) else None
+        known = HARDWARE.get(name) if isinstance(name, str) else None
+        return given | known.values() if known else given
 
     @model_validator(mode="after")
     def _spread_fits(self) -> "Devices":
