@@ -18,7 +18,7 @@ dataclasses of these: that is what checkpoints can hold (fl/clients/plain.py). A
 times nor saves: `fl.run` does that for all, from what Round and its reports say."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from statistics import fmean
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -40,6 +40,7 @@ from fl.train.trainer import Trainer
 from fl.train.visit import Start, Visit, Visited
 from fl.train.work import Executor, Results, Task, Value, Work, collect
 from fl.world.clock import Clock
+from fl.world.presence import EVERYBODY, Attendance
 from fl.world.schedule import Schedule, plan
 from fl.world.topology import Neighbours, Topology, from_links
 
@@ -73,6 +74,7 @@ class Env:
     training: Training
     costs: Costs
     messages: Messages = Messages()
+    attendance: Attendance = EVERYBODY  # who is there in this round
     store: Callable[[Iterable[Any]], Clients[Any]] = InMemory  # where populations are kept
 
     def clients(self, values: Iterable[C]) -> Clients[C]:
@@ -88,7 +90,8 @@ class Env:
 
     def clock(self, t: int) -> Clock:
         """The clock of round t: an algorithm plans with it, `fl.run` reports with it."""
-        return Clock.of(self.devices, self.num_clients, self.seed, t)
+        clock, there = Clock.of(self.devices, self.num_clients, self.seed, t), self.attendance.there
+        return clock if there is None else replace(clock, absent=int((~there).sum()))
 
     def local(self, t: int, **changes: Any) -> Local:
         """Local training in round t, with `changes` as `Local.of` takes them."""
@@ -172,7 +175,8 @@ class Round:
 
     Accuracies are reported over all clients. Where everybody trains, `reports` have them, and `accuracy` and
     `accuracy_before` stay None. An algorithm in which clients sit out says what the model that each client
-    would use reaches on its test samples (None: it has none), after and before this round's training.
+    would use reaches on its test samples (None: it has none), after and before this round's training. Clients
+    that are absent (`env.attendance`) do not train and need no accuracy: a line is over those that are there.
     """
 
     state: Any
@@ -199,10 +203,14 @@ def message_sizes(messages: Iterable[Sent]) -> Bytes:
     return np.array([_sizes(sent) for sent in messages], dtype=np.int64).reshape(-1, 3)
 
 
-def inputs(clients: Clients[P], neighbours: Neighbours) -> dict[int, Inputs[P]]:
-    """Everybody's, in a round in which nobody waits for anybody."""
+def inputs(
+    clients: Clients[P], neighbours: Neighbours, attendance: Attendance = EVERYBODY
+) -> dict[int, Inputs[P]]:
+    """Of everybody who is there, in a round in which nobody waits for anybody."""
+    taken = attendance.taken(neighbours)
     return {
-        k: Inputs(clients.ref(k), [clients.ref(j) for j in neighbours.of(k)]) for k in range(len(clients))
+        k: Inputs(clients.ref(k), [clients.ref(j) for j in taken.of(k)])
+        for k in attendance.present(len(clients)).tolist()
     }
 
 
@@ -212,14 +220,15 @@ def together(neighbours: Neighbours) -> Schedule:
 
 
 def at_once(state: Peers[P], neighbours: Neighbours, update: Work[Inputs[P], P], env: Env) -> Round:
-    """A round in which everybody takes what its neighbours sent last and does its `update`."""
-    done = env.map(update, inputs(state.clients, neighbours))
+    """A round in which everybody who is there takes what its neighbours sent last and does its `update`."""
+    done = env.map(update, inputs(state.clients, neighbours, env.attendance))
+    live = env.attendance.live(neighbours)
     clients = state.clients.with_(done.values)
     return Round(
         Peers(clients),
         models=models_of(clients),
-        schedule=together(neighbours),
-        traffic=exchange(neighbours, message_sizes(client.sent for client in state.clients)),
+        schedule=together(live),
+        traffic=exchange(live, message_sizes(client.sent for client in state.clients)),
         reports=done.reports,
     )
 

@@ -8,6 +8,11 @@ X: models;  V: every client's estimate of the mean gradient (the mean of V is th
 what others know of X and V;  W: Metropolis' weights 1 / (1 + max(degrees)), symmetric and doubly stochastic.
 With C = identity this is gradient tracking with the mixing matrix I + gamma (W - I).
 
+Where clients are absent, W is that of the graph between those that are there (`presence.absent = "skip"`),
+and the sum of V - g over all clients stays what it was. With "last_model" G and H of absent ones are used,
+which others know; these do not move in return, so that sum does. What an absent one misses it is assumed to
+know when it is back.
+
 Differs from the paper or the authors' code in:
 - g_t is what the client's E epochs of SGD from X with rate eta moved it by, over eta: the sum of their
   gradients, so that a round holds as much local work as everybody's, and the model after local training is
@@ -124,20 +129,23 @@ def client_models(state: State) -> View[se.Model]:
 
 
 def run_round(state: State, t: int, env: Env) -> Round:
-    links = graph(env.topology)
-    weights = metropolis(links)
-    tasks = {k: inputs(k, state, links, weights) for k in range(env.num_clients)}
+    links, there = graph(env.topology), env.attendance
+    live, taken = there.live(links), there.taken(links)
+    weights = metropolis(taken, (live if there.absent == "skip" else links).degrees)
+    tasks = {k: inputs(k, state, taken, weights) for k in there.present(env.num_clients).tolist()}
     cfg: Config = env.config
     local = env.local(t, lr=cfg.lr, momentum=0.0, max_norm=cfg.max_norm)
     update = partial(local_update, t=t, local=local, cfg=cfg, messages=env.messages)
     done, reports = env.map(update, tasks)
     now = State(state.clients.with_({k: output.client for k, output in done.items()}))
-    sizes = [np.sum([sent.sizes for sent in output.messages], axis=0) for output in done.values()]
+    sizes = np.zeros((env.num_clients, 3), np.int64)
+    for k, output in done.items():
+        sizes[k] = np.sum([sent.sizes for sent in output.messages], axis=0)
     return Round(
         now,
         models=client_models(now),
-        schedule=together(links),
-        traffic=exchange(links, np.array(sizes, dtype=np.int64)),
+        schedule=together(live),
+        traffic=exchange(live, sizes),
         reports=reports,
         facts={"degree_mean": float(links.degrees.mean())},
     )
@@ -212,7 +220,8 @@ def graph(links: topology.Topology) -> Neighbours:
     return topology.from_links(links.num_clients, np.concatenate(ends), np.concatenate(ends[::-1]))
 
 
-def metropolis(links: Neighbours) -> NDArray[np.float64]:
-    """W's entry of every link, in the order of `links.indices`; what is missing to 1 is the client's own."""
-    degrees = links.degrees
+def metropolis(links: Neighbours, degrees: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+    """W's entry of every link, in the order of `links.indices`; what is missing to 1 is the client's own.
+    `degrees`: those of the graph, where these links are a part of it."""
+    degrees = links.degrees if degrees is None else degrees
     return 1 / (1.0 + np.maximum(degrees[links.takers()], degrees[links.indices]))

@@ -160,7 +160,7 @@ def run_round(state: State, t: int, env: Env) -> Round:
     reuse = schedule.reuse_index(env.num_clients, cfg.reuse_index, env.rng("reuse", t))
     neighbours = env.topology.neighbours(t)
     plan = env.clock(t).plan(
-        neighbours,
+        env.attendance.live(neighbours),
         reuse,
         max_wait,
         flop=expected_flop(state, t, env),
@@ -180,13 +180,13 @@ def run_round(state: State, t: int, env: Env) -> Round:
 
     clients = state.clients
     reports: dict[int, Report] = {}
-    for wave in plan.waves():
+    for wave in env.attendance.waves(plan, neighbours):
         tasks = {turn.client: inputs(turn, state.clients, clients) for turn in wave}
         done = env.map(update, tasks)
         clients, reports = clients.with_(done.values), reports | done.reports
 
     pairs = [*zip(clients, state.clients, strict=True)]
-    votes = [vote(new, old, cfg.delta_pr) for new, old in pairs]
+    votes = [vote(new, old, cfg.delta_pr) if k in reports else None for k, (new, old) in enumerate(pairs)]
     t_star = voting.first_prune_round(
         state.t_star, t, votes, delta_v=cfg.delta_v, min_first_prune=cfg.min_first_prune
     )

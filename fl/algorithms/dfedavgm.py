@@ -9,7 +9,8 @@ It is the client's own x_k that the mean is added to, as published, not the mean
 those of others. So the mean of x over all clients moves by that of Q(z - x) where the mixing is doubly
 stochastic (all have equally many neighbours, both ways). On the full graph all have one x, and this is
 DFedAvg but for Q; on any other nothing pulls the x_k together again. Everybody starts from one w0, and trains
-at once on the messages of the last round; the first ones say 0.
+at once on the messages of the last round; the first ones say 0. Messages are changes: the last one of a
+client that is absent is not added again, it counts as 0 in the mean (`presence.absent = "last_model"`).
 
 Differs from the paper or the authors' code in:
 - Q rounds to the nearest, so that it is off by s / 2 at most
@@ -55,6 +56,11 @@ class Client:
         return se.combine([self.start, self.sent.model], [1, 1])
 
 
+class Given(NamedTuple):
+    inputs: Inputs[Client]
+    silent: int  # neighbours that are absent and count in the mean: nothing moved there
+
+
 class Update(NamedTuple):
     client: Client
     model: se.Model  # z
@@ -69,23 +75,26 @@ def run_round(state: Peers[Client], t: int, env: Env) -> Round:
     neighbours = env.topology.neighbours(t)
     local = env.local(t, momentum=env.config.momentum, max_norm=env.config.max_norm)
     update = partial(local_update, t=t, local=local, messages=quantiser(env))
-    done, reports = env.map(update, inputs(state.clients, neighbours))
+    live, silent = env.attendance.live(neighbours), env.attendance.stale(neighbours).degrees
+    given = inputs(state.clients, live, env.attendance)
+    done, reports = env.map(update, {k: Given(one, int(silent[k])) for k, one in given.items()})
     return Round(
         Peers(state.clients.with_({k: update.client for k, update in done.items()})),
-        models=[update.model for update in done.values()],
-        schedule=together(neighbours),
-        traffic=exchange(neighbours, sizes(state.clients, env.config)),
+        models=[done[k].model if k in done else state.clients[k].model for k in range(env.num_clients)],
+        schedule=together(live),
+        traffic=exchange(live, sizes(state.clients, env.config)),
         reports=reports,
     )
 
 
 def local_update(
-    trainer: Trainer, k: int, given: Inputs[Client], *, t: int, local: Local, messages: Messages
+    trainer: Trainer, k: int, given: Given, *, t: int, local: Local, messages: Messages
 ) -> Done[Update]:
     """Mix, train, send."""
-    own = given.client
-    differences = [own.sent.model, *given.neighbours]
-    start = se.combine([*differences, own.start], [*[1 / len(differences)] * len(differences), 1])
+    own = given.inputs.client
+    differences = [own.sent.model, *given.inputs.neighbours]
+    share = 1 / (len(differences) + given.silent)
+    start = se.combine([*differences, own.start], [*[share] * len(differences), 1])
     turn = trainer.turn(k, t, start)
     report = turn.train_and_test(local)
     model = turn.model()

@@ -99,7 +99,8 @@ def run_round(state: State, t: int, env: Env) -> Round:
     done, reports = env.map(update, {k: Inputs(given, state.personal.ref(k)) for k, given in served.items()})
     uploads = {k: update.upload for k, update in done.items()}
     personal = state.personal.with_({k: update.personal for k, update in done.items()})
-    result = fedavg.ended(state.server, fedavg.weighted_mean(uploads), Results(uploads, reports), t, env)
+    model = fedavg.weighted_mean(uploads) if uploads else state.server.model
+    result = fedavg.ended(state.server, model, Results(uploads, reports), t, env)
     return replace(
         result,
         state=State(result.state, personal),

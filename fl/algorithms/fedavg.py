@@ -90,7 +90,7 @@ def init(env: Env) -> Server:
 def run_round(state: Server, t: int, env: Env) -> Round:
     local = env.local(t, max_norm=env.config.max_norm)
     done = env.map(partial(local_update, t=t, local=local, messages=env.messages), inputs(state, t, env))
-    return ended(state, weighted_mean(done.values), done, t, env)
+    return ended(state, weighted_mean(done.values) if done.values else state.model, done, t, env)
 
 
 def client_models(state: Server) -> tuple[se.Model, ...]:
@@ -120,9 +120,10 @@ def first(model: se.Model, env: Env) -> Server:
 
 
 def inputs(state: Server, t: int, env: Env) -> dict[int, Inputs]:
-    """What the clients of S_t start from, by number."""
+    """What the clients of S_t start from, by number: drawn among those that are there."""
     size = env.config.clients_per_round or _as_many_as_neighbours(env)
-    clients = env.rng("clients", t).choice(env.num_clients, size, replace=False)
+    present = env.attendance.present(env.num_clients)
+    clients = env.rng("clients", t).choice(present, min(size, len(present)), replace=False)
     return {k: Inputs(state.sent.model, state.uploads.ref(k)) for k in sorted(clients.tolist())}
 
 
@@ -161,7 +162,8 @@ def traffic(state: Server, done: Mapping[int, Update], env: Env) -> Traffic:
 def ended(state: Server, model: se.Model, results: Results[Update], t: int, env: Env) -> Round:
     """The round after which the server has `model`."""
     done, reports = results
-    now = served(state, model, done, t, env)
+    now = served(state, model, done, t, env) if done else state  # nobody was there: nothing moved
+    present = env.attendance.present(env.num_clients).tolist()
     return Round(
         now,
         models=InMemory([model] * env.num_clients).with_({k: update.model for k, update in done.items()}),
@@ -173,7 +175,7 @@ def ended(state: Server, model: se.Model, results: Results[Update], t: int, env:
         facts={
             "sampled": len(done),
             "accuracy_sampled": mean(update.accuracy for update in done.values()),
-            "accuracy_global": mean(now.tested),
+            "accuracy_global": mean(now.tested[k] for k in present),
         },
     )
 

@@ -67,6 +67,8 @@ def run_round(state: Server, t: int, env: Env) -> Round:
     update = partial(local_update, t=t, local=local, growth=growth, messages=env.messages)
     done = env.map(update, fedavg.inputs(state, t, env))
     uploads = [*done.values.values()]
+    if not uploads:  # nobody is there
+        return fedavg.ended(state, state.model, done, t, env)
     mean = se.weighted_average([u.sent.model for u in uploads], [u.samples for u in uploads])
     return fedavg.ended(state, se.keep_largest(mean, state.model.bitmap.counts), done, t, env)
 

@@ -13,6 +13,9 @@ Where K is no multiple of M + 1, the last group is smaller, and one client that 
 own model, as in a matching of an odd number: nobody takes more than M messages. That is the topology `random`
 (with `redraw = false` the groups stay); in any other the group of a client is itself and its neighbours.
 
+A client that was absent gives the message that it wrote last, on the mask of the round that it missed: it
+counts in the mean where that mask and m^t meet.
+
 Differs from the paper or the authors' code in:
 - GossipFL itself matches pairs by bandwidth; random groups of M + 1 are what DA-DPFL's authors ran
 - m^t has exactly half of every layer, rounded down (there: each weight with probability 1/2)
@@ -58,7 +61,8 @@ def init(env: Env) -> Peers[Client]:
 
 def run_round(state: Peers[Client], t: int, env: Env) -> Round:
     local, mask = env.local(t, max_norm=env.config.max_norm), shared_mask(env, t + 1)
-    update = partial(local_update, t=t, next_mask=mask, local=local, messages=env.messages)
+    now = None if env.attendance.there is None else shared_mask(env, t)
+    update = partial(local_update, t=t, now=now, next_mask=mask, local=local, messages=env.messages)
     return at_once(state, groups(env, t), update, env)
 
 
@@ -68,13 +72,14 @@ def local_update(
     given: Inputs[Client],
     *,
     t: int,
+    now: se.Bitmap | None,
     next_mask: se.Bitmap,
     local: Local,
     messages: Messages,
 ) -> Done[Client]:
-    """Mix on the mask, train, send what the next mask holds."""
+    """Mix on the mask, train, send what the next mask holds. `now`: m^t, where messages may be older."""
     own = given.client
-    mean = se.average(own.model, given.neighbours, mask=own.sent.model.bitmap)
+    mean = se.average(own.model, given.neighbours, mask=own.sent.model.bitmap if now is None else now)
     turn = trainer.turn(k, t, se.overlay(own.model, mean))
     report = turn.train_and_test(local)
     model = turn.model()

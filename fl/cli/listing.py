@@ -8,8 +8,9 @@ from rich.table import Table
 
 from fl import algorithms, config
 from fl.cli.exits import guarded
-from fl.config import code
+from fl.config import code, hardware
 from fl.errors import ConfigError
+from fl.units import quantity
 
 _WIDEST = 28  # of a column in lines: a longer cell pushes on what follows it
 _SENTENCE = re.compile(r"(?<! al)\.(?=\s|$)")
@@ -58,7 +59,16 @@ def _presets_and_algorithms() -> Tables:
         ("network", "what it is"): [
             (name, _installed(name, "model.name")) for name in code.installed("model.name")
         ],
+        ("devices.hardware", "what is modelled"): [
+            (name, _modelled(one)) for name, one in hardware.HARDWARE.items()
+        ],
     }
+
+
+def _modelled(one: hardware.Hardware) -> str:
+    """A device in a line."""
+    speed, link = quantity(one.peak_flops.value, "FLOP/s"), quantity(one.bandwidth.value, "bit/s")
+    return f"modelled: {one.about}: {speed} at {one.compute_watts.value:g} W, {link}"
 
 
 def _installed(name: str, key: str) -> str:

@@ -34,8 +34,25 @@ def simulate(
     rounds: Annotated[
         int | None, Option(help="Rounds per setting; by default as many as take seconds, up to 200.")
     ] = None,
-    device_model: Annotated[str, Option(help="homogeneous, uniform or lognormal.")] = "homogeneous",
+    device_model: Annotated[
+        str | None, Option(help="homogeneous, uniform, lognormal or trace; homogeneous by default.")
+    ] = None,
     spread: Annotated[float, Option(help="How much uniform or lognormal devices differ.")] = 0.5,
+    hardware: Annotated[
+        str | None, Option(help="A real device, modelled: phone, raspberry_pi, jetson or rtx4090.")
+    ] = None,
+    device_trace: Annotated[
+        Path | None, Option(help="CSV file: client, speed, bandwidth (docs/devices.md).")
+    ] = None,
+    absent_rate: Annotated[
+        float | None, Option(help="Share of clients that a round lacks, at random.")
+    ] = None,
+    online: Annotated[float | None, Option(help="Rounds that a client stays, mean.")] = None,
+    offline: Annotated[float | None, Option(help="Rounds that a client stays away, mean.")] = None,
+    presence_trace: Annotated[
+        Path | None, Option(help="CSV file: client, hours_online (docs/devices.md).")
+    ] = None,
+    round_hours: Annotated[float, Option(help="Hours of that file from round to round.")] = 1.0,
     workload: Annotated[str, Option(help="FLOP and bytes of: resnet18, vgg11 or alexnet.")] = "resnet18",
     dense: Annotated[bool, Option("--dense", help="The workload without masks.")] = False,
     flop: Annotated[
@@ -54,6 +71,7 @@ def simulate(
 ) -> None:
     """The schedule without training: parallelism, depth and waiting; time and energy as modelled."""
     from fl.simulate import simulate as work
+    from fl.simulate import world
 
     console = work.console()
 
@@ -69,7 +87,10 @@ def simulate(
             reuse=reuse,
             wait_rule=wait_rule,
             rounds=rounds,
-            model=work.devices(device_model, spread),
+            model=world.devices(device_model, spread, hardware, device_trace and str(device_trace)),
+            presence=world.presences(
+                absent_rate, online, offline, presence_trace and str(presence_trace), round_hours
+            ),
             flop=chosen.flop(dense) if flop is None else flop,
             message_bytes=chosen.message_bytes(dense) if message_bytes is None else message_bytes,
             messages=messages,

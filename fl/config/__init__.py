@@ -29,6 +29,7 @@ from fl.config.schema import (
     Model,
     NotNegative,
     Positive,
+    Presence,
     Run,
     Section,
     Share,
@@ -58,6 +59,7 @@ __all__ = [
     "Topology",
     "Messages",
     "Devices",
+    "Presence",
     "Run",
     "Config",
 ]

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from fl.config import code, links
 from fl.config.effect import Counts, only_if, unless
+from fl.config.hardware import HARDWARE, Name
 from fl.config.links import Kind
 from fl.config.source import NONE, is_path
 from fl.config.words import free_table, run_name
@@ -20,6 +21,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Watts = Annotated[float, Field(ge=0, le=1e9)]
+Rounds = Annotated[float, Field(ge=1, le=1e9)]
 
 
 class Section(BaseModel):
@@ -157,31 +159,79 @@ class Messages(Section):
     """what a rounded message lost is added to the client's next one"""
 
 
+_BY_HAND = only_if(hardware=None)
+
+
 class Devices(Section):
     """The modelled devices (fl/world/devices.py): simulated time and energy, and who counts as fastest."""
 
-    kind: Literal["homogeneous", "uniform", "lognormal"] = "homogeneous"
-    """all alike; different hardware, drawn once per client; stragglers, drawn each round"""
-    spread: Annotated[float, Field(ge=0, le=4), unless(kind="homogeneous")] = 0.5
+    kind: Literal["homogeneous", "uniform", "lognormal", "trace"] = "homogeneous"
+    """all alike; different hardware, drawn once per client; stragglers, drawn each round; as a file says"""
+    spread: Annotated[float, Field(ge=0, le=4), unless(kind=("homogeneous", "trace"))] = 0.5
     """how much clients differ: half the range (uniform), deviation of the logarithm (lognormal)"""
-    peak_flops: Annotated[float, Field(ge=1e3, le=1e24)] = 80e12
+    trace: Annotated[str | None, only_if(kind="trace")] = None
+    """CSV file with the speed and bandwidth of every client (docs/devices.md), from the working directory"""
+    hardware: Name | None = None
+    """a real device, which the keys below follow (sparsefl list); default: they are set one by one"""
+    peak_flops: Annotated[float, Field(ge=1e3, le=1e24), _BY_HAND] = 80e12
     """FLOP per second of a device"""
-    over_peak: Annotated[float, Field(ge=1e-3, le=1e6)] = 5.0
+    over_peak: Annotated[float, Field(ge=1e-3, le=1e6), _BY_HAND] = 5.0
     """how much longer real programs take than the peak allows"""
-    bandwidth: Annotated[float, Field(ge=1, le=1e18)] = 1e9
+    bandwidth: Annotated[float, Field(ge=1, le=1e18), _BY_HAND] = 1e9
     """bits per second of a link"""
-    compute_watts: Watts = 450.0
+    compute_watts: Annotated[Watts, _BY_HAND] = 450.0
     """power of a device that trains"""
-    radio_watts: Watts = 1.0
+    radio_watts: Annotated[Watts, _BY_HAND] = 1.0
     """power of a link that carries messages"""
-    idle_watts: Watts = 0.0
+    idle_watts: Annotated[Watts, _BY_HAND] = 0.0
     """power of a device that waits"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_hardware(cls, given: Any) -> Any:
+        """The figures of real hardware take the place of all others."""
+        name = given.get("hardware") if isinstance(given, dict) else None
+        known = HARDWARE.get(name) if isinstance(name, str) else None
+        return given | known.values() if known else given
 
     @model_validator(mode="after")
     def _spread_fits(self) -> "Devices":
         if self.kind == "uniform" and self.spread >= 1:
             raise ValueError(f"expected a spread below 1 of uniform devices, got {self.spread}")
+        _has_trace(self.kind, self.trace)
         return self
+
+
+class Presence(Section):
+    """Clients that come and go (fl/world/presence.py): who is there in a round. The others do not train, send
+    or receive."""
+
+    kind: Literal["always", "rate", "sessions", "trace"] = "always"
+    """everybody in every round; absent at random, round by round; sessions of random length; by a file"""
+    rate: Annotated[Share, only_if(kind="rate")] = 0.1
+    """probability that a client is absent in a round"""
+    online: Annotated[Rounds, only_if(kind="sessions")] = 10.0
+    """rounds that a client stays, mean"""
+    offline: Annotated[Rounds, only_if(kind="sessions")] = 5.0
+    """rounds that it stays away, mean"""
+    trace: Annotated[str | None, only_if(kind="trace")] = None
+    """CSV file with the hours in which clients are online (docs/devices.md), from the working directory"""
+    round_hours: Annotated[Positive, only_if(kind="trace")] = 1.0
+    """hours of the trace from the start of a round to that of the next"""
+    start_hour: Annotated[NotNegative, only_if(kind="trace")] = 0.0
+    """hour of the trace in which round 0 starts"""
+    absent: Annotated[Literal["last_model", "skip"], unless(kind="always")] = "last_model"
+    """what neighbours of an absent client do: take the model that it sent last, or leave it out"""
+
+    @model_validator(mode="after")
+    def _trace_fits(self) -> "Presence":
+        _has_trace(self.kind, self.trace)
+        return self
+
+
+def _has_trace(kind: str, trace: str | None) -> None:
+    if kind == "trace" and trace is None:
+        raise ValueError("expected the name of a file as trace with kind = trace, got none")
 
 
 class Run(Section):
@@ -218,6 +268,7 @@ class Config(Section):
     topology: Topology = Topology()
     messages: Messages = Messages()
     devices: Devices = Devices()
+    presence: Presence = Presence()
     run: Run = Run()
 
     @property

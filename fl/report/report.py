@@ -115,7 +115,9 @@ def modelled(cfg: Config) -> str:
     model = cfg.devices
     speed = quantity(model.peak_flops / model.over_peak, "FLOP/s")
     device = f"{speed} at {model.compute_watts:g} W, and {quantity(model.bandwidth, 'bit/s')}"
-    return f"Modelled, not measured: {model.kind} devices that do {device}."
+    kind = model.kind if model.hardware is None else f"{model.kind} {model.hardware}"
+    usual = " where their trace does not say otherwise" if model.kind == "trace" else ""
+    return f"Modelled, not measured: {kind} devices that do {device}{usual}."
 
 
 def settings(run: Recorded) -> str:

@@ -43,6 +43,9 @@ class Listener:
     def round_started(self, t: int) -> None:
         """Round t begins."""
 
+    def clients_present(self, clients: int) -> None:
+        """`clients` clients are there in the round that begins; said only where clients come and go."""
+
     def wave_started(self, clients: int) -> None:
         """`clients` clients begin to train."""
 
@@ -100,6 +103,10 @@ class Several(Listener):
     def round_started(self, t: int) -> None:
         for one in self.listeners:
             one.round_started(t)
+
+    def clients_present(self, clients: int) -> None:
+        for one in self.listeners:
+            one.clients_present(clients)
 
     def wave_started(self, clients: int) -> None:
         for one in self.listeners:

@@ -102,6 +102,13 @@ ROUND_ENDS = (
     Key("lr", "learning rate"),
     *_METERS,
     Key("train_s", "local training, summed over clients", unit="s", kind="measured"),
+    Key(
+        "present",
+        "clients that were there: the other figures are over these. Only where clients come and go "
+        "(section presence)",
+        unit="clients",
+        null=True,
+    ),
 )
 CLIENT = (
     _client("round", "its number, from 0"),

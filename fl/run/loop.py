@@ -8,7 +8,7 @@ resumed run writes what the other would have written. The files: fl/run/rundir.p
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from fl import algorithms
 from fl.algorithms.base import Env
 from fl.config import Config
 from fl.errors import CheckpointError, Diverged
-from fl.run import executor, history, interrupts, metering, metrics, recorded, restore, stopping
+from fl.run import executor, history, interrupts, metering, metrics, present, recorded, restore, stopping
 from fl.run.book import Book, Memory
 from fl.run.checkpoint import Head
 from fl.run.events import Listener
@@ -31,6 +31,7 @@ from fl.run.meters import Meter, usual
 from fl.run.meters.energy import How
 from fl.run.names import GROWING
 from fl.train.setting import Setting
+from fl.world import devices, presence
 from fl.world.topology import Topology
 from sparse_engine.hardware import cores
 
@@ -81,6 +82,8 @@ class Run:
         self.cfg, self.setting, self.topology, self.options = cfg, setting, topology, options
         self.after, self.book = BEGIN, Memory()  # type: After, Book
         self.algorithm = algorithms.find(cfg.algorithm)
+        self.presence = presence.make(cfg.presence, cfg.num_clients, cfg.seed)
+        devices.draw(cfg.devices, cfg.num_clients)  # a trace that is wrong is told now
         self._make_pool = executor.find(options.executor)
         self._saved_bytes, self._saved_s, self._saved_at = 0, 0.0, 0.0
 
@@ -187,13 +190,16 @@ class Run:
         restore.check(self.after.state, self.algorithm, self.cfg.num_clients)
 
     def _round(self, t: int, env: Env) -> metrics.Record:
-        listener = self.options.listener
+        listener, env = self.options.listener, replace(env, attendance=self.presence.at(t))
         listener.round_started(t)
+        self._told_who(t, env)
         self._meters.start()
-        result = self.algorithm.run_round(self.after.state, t, env)
+        result = present.checked(self.algorithm.run_round(self.after.state, t, env), env.attendance)
         readings = self._meters.stop()
         modelled = metrics.modelled(result, env.clock(t))
-        record = metrics.round_record(t, result, modelled, env.local(t).lr, readings, self.cfg.algorithm)
+        told = present.only(result, env.attendance)
+        record = metrics.round_record(t, told, modelled, env.local(t).lr, readings, self.cfg.algorithm)
+        record |= present.facts(env.attendance)
         clients = [*metrics.client_records(t, result, modelled)] if self.cfg.run.record_clients else []
         for line in (record, *clients):
             _check_finite(line)
@@ -202,6 +208,13 @@ class Run:
             self.after = After(t, self.book.marks(), self.after.history, result.state)
         listener.round_finished(record)
         return record
+
+    def _told_who(self, t: int, env: Env) -> None:
+        there = env.attendance.there
+        if there is not None:
+            self.options.listener.clients_present(int(there.sum()))
+            if not there.any():
+                self.options.listener.note(f"round {t} is empty: no client is there")
 
     def _due(self, t: int) -> bool:
         """Whether to save the state after round t."""

@@ -9,7 +9,7 @@ All N share the rounds of their M. N > M is skipped because it equals N = M.
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import inf, nan
 from pathlib import Path
 from time import perf_counter
@@ -21,13 +21,14 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from fl import config
-from fl.config import Devices
+from fl.config import Devices, Presence
 from fl.errors import ConfigError
 from fl.rng import stream
+from fl.simulate.world import comes_and_goes
 from fl.units import quantity
-from fl.world import topology
+from fl.world import presence, topology
 from fl.world.clock import MESSAGES, Clock, received
+from fl.world.presence import Attendance
 from fl.world.schedule import REUSE_RULES, WAIT_RULES, reuse_index
 from fl.world.topology import Topology
 
@@ -74,6 +75,7 @@ class Settings:
     wait_rule: str = "fastest"
     rounds: int | None = None
     model: Devices = Devices()
+    presence: Presence = Presence()
     flop: float = WORKLOADS["resnet18"].flop(dense=False)
     message_bytes: float = WORKLOADS["resnet18"].message_bytes(dense=False)
     messages: str = "after"
@@ -136,7 +138,9 @@ class Mean(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """One setting. `max_wait` None: all priors. `wave_shares`: of the clients, in wave 0, 1, ..."""
+    """One setting. `max_wait` None: all priors. `wave_shares`: of the clients that are there, in wave 0, 1,
+    ... `present`: their number, mean over rounds; None: everybody, always. Rounds without anybody are counted
+    in `rounds` and in `present` alone."""
 
     degree: float
     max_wait: int | None
@@ -147,6 +151,7 @@ class Row:
     time_s: Mean
     energy_j: Mean
     wave_shares: list[float]
+    present: float | None = None
 
 
 _FIGURES = ("parallelism", "depth", "waiting_s", "time_s", "energy_j")
@@ -162,14 +167,22 @@ def _rows(settings: Settings, graph: Topology) -> list[Row]:
     first = graph.neighbours(0)
     rounds = settings.rounds or int(np.clip(_LINKS // max(len(first.indices), 1), 1, 200))
     waits = settings.max_waits_of(int(first.degrees.max()))
+    crowd = presence.make(settings.presence, settings.clients, settings.seed)
+    there = [crowd.at(t) for t in range(rounds)]
+    present = [len(one.present(settings.clients)) for one in there]
+    if not any(present):
+        raise ConfigError(f"expected a client that is there in some of {rounds} rounds, got none")
     seen: dict[int | None, list[tuple[float, ...]]] = {n: [] for n in waits}
     waves = {n: np.zeros(1) for n in waits}
-    for t in range(rounds):
-        for n, figures, counts in _round(settings, graph, waits, t):
+    for t in [t for t in range(rounds) if present[t]]:
+        for n, figures, counts in _round(settings, graph, waits, t, there[t]):
             seen[n].append(figures)
             waves[n] = _sum(waves[n], counts)
-    degree, everybody = float(first.degrees.mean()), rounds * settings.clients
-    return [_row(degree, n, np.array(seen[n]), waves[n] / everybody) for n in waits]
+    degree, everybody = float(first.degrees.mean()), sum(present)
+    found = [_row(degree, n, np.array(seen[n]), waves[n] / everybody) for n in waits]
+    if settings.presence.kind == "always":
+        return found
+    return [replace(row, rounds=rounds, present=everybody / rounds) for row in found]
 
 
 def _row(degree: float, max_wait: int | None, seen: NDArray[Any], shares: NDArray[Any]) -> Row:
@@ -179,25 +192,30 @@ def _row(degree: float, max_wait: int | None, seen: NDArray[Any], shares: NDArra
 
 
 def _round(
-    settings: Settings, graph: Topology, waits: tuple[int | None, ...], t: int
+    settings: Settings, graph: Topology, waits: tuple[int | None, ...], t: int, there: Attendance
 ) -> Iterator[tuple[int | None, tuple[float, ...], NDArray[np.int64]]]:
-    """Round t for every N: the figures of a Row, and the number of clients in every wave."""
-    neighbours = graph.neighbours(t)
+    """Round t for every N: the figures of a Row, and the number of clients in every wave; of those that are
+    there."""
+    neighbours, present = there.live(graph.neighbours(t)), there.present(settings.clients)
     reuse = reuse_index(settings.clients, settings.reuse, stream(settings.seed, "reuse", t))
     clock = Clock.of(settings.model, settings.clients, settings.seed, t, settings.messages)
+    flop = np.zeros(settings.clients)
+    flop[present] = settings.flop
+    clock = replace(clock, absent=settings.clients - len(present))
     taken = received(neighbours, settings.message_bytes)
     for n in waits:
         planned = clock.plan(
             neighbours,
             reuse,
             int(neighbours.degrees.max()) if n is None else n,
-            flop=settings.flop,
+            flop=flop,
             message_bytes=settings.message_bytes,
             wait_rule=settings.wait_rule,
         )
-        cost = clock.cost(planned, flop=settings.flop, received=taken)
-        figures = (planned.parallelism, planned.depth, planned.start.mean(), cost.time_s, cost.energy_j)
-        yield n, figures, np.bincount(planned.wave)
+        cost = clock.cost(planned, flop=flop, received=taken)
+        at_once, waiting = (planned.wait.degrees[present] == 0).mean(), planned.start[present].mean()
+        figures = (at_once, planned.depth, waiting, cost.time_s, cost.energy_j)
+        yield n, figures, np.bincount(planned.wave[present])
 
 
 def _sum(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
@@ -237,12 +255,14 @@ def run(settings: Settings, console: Console, plot: Path | None = None, file: Pa
 def describe(settings: Settings) -> str:
     """The settings that all rows share, in a line."""
     model = settings.model
-    spread = "" if model.kind == "homogeneous" else f" (spread {model.spread:g})"
+    spread = f" (spread {model.spread:g})" if model.kind in ("uniform", "lognormal") else ""
     redraw = {None: "", True: ", redrawn", False: ", static"}[settings.redraw]
+    hardware = "" if model.hardware is None else f" {model.hardware}"
     return (
         f"{settings.clients:,} clients, {settings.topology}{redraw}, reuse index {settings.reuse}, "
         f"waiting for the {'fastest' if settings.wait_rule == 'fastest' else 'smallest index'}; "
-        f"{model.kind} devices{spread}, {quantity(settings.flop, 'FLOP')} per training, "
+        f"{model.kind}{hardware} devices{spread}{comes_and_goes(settings.presence)}, "
+        f"{quantity(settings.flop, 'FLOP')} per training, "
         f"{quantity(settings.message_bytes, 'B')} per message, messages {settings.messages} training"
     )
 
@@ -271,15 +291,23 @@ def record(settings: Settings, rows: list[Row]) -> dict[str, Any]:
     """For JSON. An unknown standard error is null."""
     return {
         "note": MODELLED,
-        "settings": asdict(settings) | {"model": settings.model.model_dump()},
+        "settings": _settings(settings),
         "rows": [
             {"degree": row.degree, "max_wait": row.max_wait, "rounds": row.rounds}
             | {name: getattr(row, name).mean for name in _FIGURES}
             | {f"{name}_error": _known(getattr(row, name).error) for name in _FIGURES}
             | {"wave_shares": row.wave_shares}
+            | ({} if row.present is None else {"present": row.present})
             for row in rows
         ],
     }
+
+
+def _settings(settings: Settings) -> dict[str, Any]:
+    """Without a presence where everybody is there."""
+    told = asdict(settings) | {"model": settings.model.model_dump()}
+    there = told.pop("presence")
+    return told if there.kind == "always" else told | {"presence": there.model_dump()}
 
 
 def _known(error: float) -> float | None:
@@ -300,11 +328,6 @@ def known(what: str, word: str, words: Iterable[str]) -> None:
 def workload(name: str) -> Workload:
     known("a workload", name, WORKLOADS)
     return WORKLOADS[name]
-
-
-def devices(kind: str, spread: float) -> Devices:
-    """The device model of these words; one that cannot be is a ConfigError."""
-    return config.section(Devices, {"kind": kind, "spread": spread})
 
 
 def numbers(name: str, text: str) -> tuple[int, ...]:

@@ -63,6 +63,7 @@ class Clock:
     model: config.Devices
     devices: Devices
     messages: str = "after"
+    absent: int = 0  # clients that are not there: they do not wait, so they take no power
 
     @classmethod
     def of(
@@ -112,7 +113,7 @@ class Clock:
             time_s=time_s,
             compute_j=self.model.compute_watts * float(train_s.sum()),
             radio_j=self.model.radio_watts * float(link_s.sum()),
-            idle_j=self.model.idle_watts * max(0.0, len(link_s) * time_s - busy),
+            idle_j=self.model.idle_watts * max(0.0, (len(link_s) - self.absent) * time_s - busy),
         )
 
     def _link_seconds(self, received: ArrayLike) -> Floats:

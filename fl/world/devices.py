@@ -6,9 +6,10 @@
     slow_k   homogeneous   1
              uniform       on [1 - spread, 1 + spread], drawn once a client: different hardware
              lognormal     exp(spread z - spread^2 / 2), z ~ N(0, 1), drawn each round: stragglers
+             trace         1 / speed of training, by a file (fl/world/trace.py); links as the file has them
 
 Constants and kind are those of the section `devices` (config.Devices). The mean of slow_k is 1; training and
-link are slowed independently. How long a round takes on them says fl/world/clock.py.
+link are slowed independently (a trace: as it says). How long a round takes on them says fl/world/clock.py.
 """
 
 from typing import NamedTuple
@@ -17,7 +18,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fl import config
+from fl.errors import ConfigError
 from fl.rng import stream
+from fl.world import trace
 from fl.world.schedule import Floats
 
 
@@ -37,9 +40,21 @@ class Devices(NamedTuple):
 
 
 def draw(model: config.Devices, num_clients: int, seed: int = 0, t: int = 0) -> Devices:
-    """Return the devices of all clients in round t."""
+    """Return the devices of all clients in round t. ConfigError: a trace that cannot be used."""
+    if model.kind == "trace":
+        return _traced(model, num_clients)
     training, link = (_slow(model, num_clients, seed, what, t) for what in ("training", "link"))
     return Devices(model.peak_flops / model.over_peak / training, model.bandwidth / link)
+
+
+def _traced(model: config.Devices, num_clients: int) -> Devices:
+    assert model.trace is not None  # the configuration saw to it
+    found = trace.read(model.trace, num_clients)
+    if found.speed is None and found.bandwidth is None:
+        raise ConfigError(f"devices.trace: expected a column speed or bandwidth in {model.trace}, got none")
+    usual = np.ones(num_clients)
+    rate = model.peak_flops / model.over_peak * (usual if found.speed is None else found.speed)
+    return Devices(rate, model.bandwidth * usual if found.bandwidth is None else found.bandwidth)
 
 
 def _slow(model: config.Devices, num_clients: int, seed: int, what: str, t: int) -> Floats:

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from fl import algorithms, config
 from fl.cli.app import app
 from fl.cli.listing import first_sentence, show_list
+from fl.config.hardware import HARDWARE
 
 
 def listed(*args):
@@ -37,11 +38,12 @@ def test_keys_are_found_by_a_part_of_their_name():
 
 def test_presets_and_algorithms_are_whole_sentences():
     lines = dict(line.split(maxsplit=1) for line in listed().splitlines() if line)
-    assert set(lines) == {*config.presets(), *algorithms.registered()}
+    assert set(lines) == {*config.presets(), *algorithms.registered(), *HARDWARE}
     for name, text in config.presets().items():
         assert lines[name] == text
     for name in algorithms.registered():
         assert lines[name].endswith(".") and lines[name].count("(") == lines[name].count(")")
+    assert all(lines[name].startswith("modelled: ") for name in HARDWARE)
     assert lines["beer"].startswith(
         "BEER: gradient tracking with compressed gossip on a fixed undirected graph"
     )

@@ -256,7 +256,10 @@ def _flat(tree, prefix=""):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"kind": "gaussian"}, "kind: expected 'homogeneous', 'uniform' or 'lognormal', got 'gaussian'"),
+        (
+            {"kind": "gaussian"},
+            "kind: expected 'homogeneous', 'uniform', 'lognormal' or 'trace', got 'gaussian'",
+        ),
         ({"kind": "lognormal", "spread": -0.1}, "spread: expected a number from 0.* on, got -0.1"),
         ({"kind": "uniform", "spread": 1.0}, "^expected a spread below 1 of uniform devices, got 1.0"),
         ({"peak_flops": 0}, "peak_flops: expected a number from 1000.* on, got 0"),

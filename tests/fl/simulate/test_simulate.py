@@ -200,7 +200,10 @@ def test_command_reads_edges_and_workloads(tmp_path):
         (["--flop", "nan"], "expected flop and message_bytes >= 0, got nan"),
         (["--spread", "-1"], "spread: expected a number from 0.0 on, got -1.0"),
         (["--clients", "1"], "expected from 2 to .* clients, got 1"),
-        (["--device-model", "slow"], "kind: expected 'homogeneous', 'uniform' or 'lognormal', got 'slow'"),
+        (
+            ["--device-model", "slow"],
+            "kind: expected 'homogeneous', 'uniform', 'lognormal' or 'trace', got 'slow'",
+        ),
         (["--reuse", "best"], "expected a reuse index out of"),
         (["--wait-rule", "best"], "expected a wait rule out of"),
         (["--messages", "never"], "expected messages out of"),
