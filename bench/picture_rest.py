@@ -89,8 +89,8 @@ def accuracy(stem: str, result: Result, key: str) -> Panel:
     figure.update_xaxes(type="log", dtick="D2")
     text = (
         f"{result['name']}: {result['num_clients']} clients, {result['num_rounds']} rounds; mean of the last "
-        "five rounds over all clients, bars: deviation over seeds where there are several. Methods with a server "
-        "train a part of the clients in a round."
+        "five rounds over all clients, bars: deviation over seeds where there are several. Methods with a "
+        "server train a part of the clients in a round."
     )
     what = "bytes" if key == "bytes_total" else "FLOP"
     return Panel(f"Accuracy against {what} ({stem.removeprefix('compare-')})", text, figure)

@@ -10,6 +10,7 @@ from fl.report.page import Curve, Panel, curves, dressed, level, look
 from sparsefl.bench.layers import SHAPES, Shape
 
 Result = dict[str, Any]
+_TICKS = (0.5, 0.7, 1, 1.5, 2, 3, 4, 5, 7, 10, 15, 20, 30)
 _DIRECTIONS = {"sparsefl forward": "forward", "sparsefl input_gradient": "input gradient",
                "sparsefl weight_gradient": "weight gradient"}  # fmt: skip
 
@@ -91,7 +92,7 @@ def speed(title: str, text: str, lines: Iterable[Line]) -> Panel:
         )  # fmt: skip
     level(figure, 1.0, "dense PyTorch")
     dressed(figure, "density (share of the weights that is stored)", "times faster than dense", 420)
-    figure.update_yaxes(type="log", dtick="D2").update_xaxes(autorange="reversed")
+    figure.update_yaxes(type="log", tickvals=_TICKS).update_xaxes(autorange="reversed")
     return Panel(title, text, figure)
 
 
