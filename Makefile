@@ -8,6 +8,7 @@ NATIVE_OPTIONS := -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test lint format bench native asan fuzz fuzz-rundir test-avx512 wheel clean
+.PHONY: bench-regress docs
 .PHONY: check-install constraints test-lowest test-pythons
 
 help:  ## these lines
@@ -39,8 +40,26 @@ format: venv  ## let ruff and clang-format rewrite the sources
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CSRC)
 
-bench: venv  ## the kernels against PyTorch and scipy
-	$(BIN)/sparsefl bench ops
+# A look, not a measurement: results for bench/results are made one by one, without --quick, on a quiet machine.
+BENCH_OPTIONS ?= --quick
+bench: venv  ## every benchmark, quickly, and build/bench/report/report.html: about 15 minutes (BENCH_OPTIONS= measures)
+	mkdir -p build/bench
+	$(BIN)/sparsefl bench ops $(BENCH_OPTIONS) --json build/bench/ops.json
+	$(BIN)/sparsefl bench layers $(BENCH_OPTIONS) --json build/bench/layers.json
+	$(BIN)/sparsefl bench models $(BENCH_OPTIONS) --density 0.5,0.2,0.1 --json build/bench/models.json
+	$(BIN)/sparsefl bench clients $(BENCH_OPTIONS) --json build/bench/clients.json
+	$(BIN)/sparsefl bench wire $(BENCH_OPTIONS) --density 0.5,0.2,0.1 --json build/bench/wire.json
+	$(BIN)/sparsefl bench rounds $(BENCH_OPTIONS) --json build/bench/rounds.json
+	$(BIN)/sparsefl bench report --results build/bench --out build/bench/report --no-pictures
+
+bench-regress: venv  ## ratios of the kernels that matter against the baseline of this processor: fails beyond 15 %
+	$(BIN)/pytest -q bench/regress --benchmark-disable-gc $(REGRESS_OPTIONS)
+
+docs: venv  ## the documents as a site in build/site, readable without a network
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]' --no-build-isolation --no-deps
+	$(BIN)/python -m pip install --quiet -c constraints.txt mkdocs mkdocs-material
+	$(BIN)/python -m fl.run.reference > docs/reference/metrics.md
+	$(BIN)/mkdocs build --strict --quiet
 
 native: venv  ## rebuild the native kernels in place, only what changed
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/dev $(NATIVE_OPTIONS) -DCMAKE_BUILD_TYPE=Release

@@ -350,6 +350,22 @@ def join(
     _run(run)
 
 
+@app.command("report", cls=Command)
+def report_page(
+    out: Annotated[Path, Option(metavar="DIR", help="write report.html and the pictures here")] = Path(
+        "build/report"
+    ),
+    results: Annotated[Path, Option(metavar="DIR", help="the result files")] = Path("bench/results"),
+    pictures: Annotated[
+        bool, Option("--pictures/--no-pictures", help="every figure as .png too; needs chromium")
+    ] = True,
+) -> None:
+    """All results on one self-contained page: speed, break-even, roofline, bytes, accuracy, what lost."""
+    from sparsefl.bench import overview
+
+    _run(lambda: overview.command(results, out, pictures, typer.echo))
+
+
 @app.command(cls=Command)
 def table(
     file: Annotated[
