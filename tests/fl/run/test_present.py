@@ -48,6 +48,8 @@ def test_only_present_clients_train_send_and_receive(name, policy, tiny, tmp_pat
         assert trained <= crowd[t] and line["trained"] == len(trained)
         assert line["trained"] == (min(2, len(crowd[t])) if "sampled" in line else len(crowd[t]))
         assert all({*one["waited_for"]} <= crowd[t] for one in mine)
+        votes = [one["vote"] for one in mine if one.get("vote") is not None]
+        assert line["votes"] == (pytest.approx(sum(votes) / len(votes)) if votes else None)
         if "sampled" not in line:
             assert sum(one["bytes_up"] for one in mine) == line["bytes_total"]
             assert sum(one["bytes_down"] for one in mine) == line["bytes_total"]
