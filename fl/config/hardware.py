@@ -53,7 +53,8 @@ HARDWARE: dict[str, Hardware] = {
             2.87,
             "132.86 mW + 137.01 mW per Mbit/s received, at 20 Mbit/s on Wi-Fi: Huang, Qian, Gerber, Mao, "
             "Sen, Spatscheck, A Close Examination of Performance and Power Characteristics of 4G LTE "
-            "Networks, MobiSys 2012, table 4 (a phone of 2011)",
+            "Networks, MobiSys 2012 (a phone of 2011)",
+            estimate=True,
         ),
         idle_watts=Figure(0.5, "awake, screen off", True),
     ),

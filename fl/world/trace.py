@@ -72,7 +72,7 @@ def read(file: str | Path, num_clients: int) -> Trace:
 @lru_cache(maxsize=4)
 def _read(file: str, changed_ns: int, size: int, num_clients: int) -> Trace:
     csv.field_size_limit(_LETTERS)
-    with open(file, newline="", encoding="utf-8") as lines:
+    with open(file, newline="", encoding="utf-8-sig") as lines:
         try:
             rows = _rows(file, lines)
             _, columns = next(rows, (0, None))

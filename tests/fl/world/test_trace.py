@@ -55,6 +55,12 @@ def test_devices_of_a_trace(tmp_path):
     assert alone.bandwidth.tolist() == [1e9]
 
 
+def test_spreadsheets_write_a_mark_and_other_ends_of_lines(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_bytes("\ufeffclient,speed\r\n0,2\r\n".encode())
+    assert trace.read(path, 1).speed.tolist() == [2]
+
+
 def test_a_file_that_changed_is_read_again(tmp_path):
     path = write(tmp_path, "client,speed\n0,2\n")
     assert trace.read(path, 1).speed.tolist() == [2]
