@@ -48,7 +48,7 @@ def forward(
         checks.length(conv.out_channels, "biases", bias=bias)
     y = memory.empty((conv.out_channels, height, width, x.shape[3]), x)
     if y.numel():
-        kernel = _chosen(kernel, conv, "forward", x.shape)
+        kernel = _chosen(kernel, conv, "forward", x.shape, x.dtype == torch.bfloat16)
         _call("conv_forward", x.device, conv, values, x, bias, y, kernel)
     return y
 
@@ -63,7 +63,7 @@ def input_gradient(
     _check_size(conv, dy, size)
     dx = memory.empty((conv.in_channels, *size, dy.shape[3]), dy)
     if dx.numel():
-        kernel = _chosen(kernel, conv, "input_gradient", dx.shape)
+        kernel = _chosen(kernel, conv, "input_gradient", dx.shape, dx.dtype == torch.bfloat16)
         _call("conv_input_gradient", dy.device, conv, values, dy, dx, kernel)
     return dx
 
@@ -80,7 +80,7 @@ def weight_gradient(conv: Conv, x: Tensor, dy: Tensor, *, kernel: str | None = N
     if not dy.numel():
         dv.zero_()
     elif dv.numel():
-        kernel = _chosen(kernel, conv, "weight_gradient", x.shape)
+        kernel = _chosen(kernel, conv, "weight_gradient", x.shape, x.dtype == torch.bfloat16)
         _call("conv_weight_gradient", x.device, conv, x, dy, dv, kernel)
     return dv
 
@@ -90,9 +90,9 @@ def sums_like(x: Tensor) -> Tensor:
     return x.new_empty(0, dtype=torch.float32) if x.dtype == torch.bfloat16 else x
 
 
-def _chosen(kernel: str | None, conv: Conv, direction: str, image: torch.Size) -> str:
+def _chosen(kernel: str | None, conv: Conv, direction: str, image: torch.Size, bf16: bool) -> str:
     if kernel is None:
-        return suggest(conv, direction, *image[1:])
+        return suggest(conv, direction, *image[1:], bf16)
     if kernel not in candidates(conv):
         raise ValueError(f"expected a kernel of {candidates(conv)} for this convolution, got {kernel!r}")
     return kernel
