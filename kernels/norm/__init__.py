@@ -145,8 +145,8 @@ def _statistics(x: Tensor) -> torch.dtype:
 def _expect(
     x: Tensor, shape: torch.Size, wanted: torch.dtype | None = None, **tensors: Tensor | None
 ) -> None:
-    """Each of this shape, contiguous, on x's device, of the dtype of its statistics: in one look, these layers
-    are called often."""
+    """Each of this shape, contiguous, on x's device, of the dtype `wanted` or of x's statistics: in one look,
+    these layers are called often."""
     dtype = wanted or _statistics(x)
     for name, t in tensors.items():
         if t is None or (

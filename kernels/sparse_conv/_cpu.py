@@ -109,11 +109,8 @@ def _apply(way: Direction, values: Tensor, x: Tensor, bias: Tensor | None, y: Te
     for step in way.passes:
         dense = isinstance(step.sweep, DenseSweep)
         run = _op("conv_dense_apply" if dense else "conv_apply", x)
-        weights = (
-            _ordered(step.sweep, values)
-            if dense or x.dtype == torch.float32
-            else _rounded(step.sweep, values)
-        )
+        rounded = not dense and x.dtype == torch.bfloat16
+        weights = (_rounded if rounded else _ordered)(step.sweep, values)
         at = _at(planes), _at(weights), start, _at(y) + y.element_size() * step.offset
         how = () if dense else _dot(x)
         run(way.planes.native, step.sweep.native, step.output, *at, *how, num_threads())

@@ -20,8 +20,8 @@ WINOGRAD_FROM = {
     True: {"forward": (0.18, 6, 20), "input_gradient": (0.18, 6, 20), "weight_gradient": (0.18, 16, 16)},
     False: {"forward": (0.22, 6, 6), "input_gradient": (0.22, 6, 6), "weight_gradient": (0.24, 14, 14)},
 }
-# What is added to the share for bfloat16 images where the processor has an instruction for their products: sparse
-# kernels gain from it, Winograd's do not. As found on Zen 5.
+# What is added to the share for bfloat16 images where the processor has an instruction for their products:
+# sparse kernels gain from it, Winograd's do not. As found on Zen 5.
 MORE_BF16 = {"forward": 0.06, "input_gradient": 0.06, "weight_gradient": 0.2}
 
 

@@ -3,8 +3,8 @@
     conv2d   y = x * w + b     backward: dx by the transposed pattern, dv on the stored entries, db by summing
     linear   the same with a 1x1 kernel on a 1x1 image
 
-Images are [N, C, H, W] in any memory order; results are batch-last (sparse_engine/nn/batch_last.py). Those of a
-bf16 network (sparse_engine/nn/precision.py) are bfloat16; values, biases and their gradients stay float32.
+Images are [N, C, H, W] in any memory order; results are batch-last (sparse_engine/nn/batch_last.py). Those of
+a bf16 network (sparse_engine/nn/precision.py) are bfloat16; values, biases and their gradients stay float32.
 """
 
 from collections.abc import Callable
@@ -37,9 +37,7 @@ def conv2d(
         raise ValueError(f"expected images [N, C, H, W], got {tuple(x.shape)}")
     if precision.is_bf16():
         x = x.to(torch.bfloat16)
-    elif torch.is_autocast_enabled(
-        x.device.type
-    ):  # layers before may be dense, and give half precision there
+    elif torch.is_autocast_enabled(x.device.type):  # layers before may be dense: half precision
         x = x.to(values.dtype)
     return to_images(_Conv2d.apply(to_planes(x), values, bias, conv, watch))
 

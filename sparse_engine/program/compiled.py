@@ -33,9 +33,7 @@ class Program:
         if sample.dim() < 2:
             raise ValueError(f"expected a sample batch [n, ...], got {tuple(sample.shape)}")
         if precision.of(net) != "fp32":
-            raise NotCaptured(
-                f"programs compute in float32, and this network has precision {precision.of(net)}"
-            )
+            raise NotCaptured(precision.NO_PROGRAM)
         self._net, self._exempt = net, exempt
         self.model: Model = compress(net, exempt=exempt)
         self._session = Session(capture(to_dense(net), tuple(sample.shape[1:]), self.model.layout))
