@@ -128,6 +128,9 @@ def models(
         bool,
         Option("--energy", help="joules per step of each too, in windows of 10 s: minutes per case"),
     ] = False,
+    precision: Annotated[
+        str, Option(help="of ours, layer by layer where it is bf16; vs_dense has the same precision")
+    ] = "fp32",
     quick: Quick = False,
     json: Json = None,
 ) -> None:
@@ -148,12 +151,15 @@ def models(
         if cpu_time and threads > 1:
             raise ConfigError("--cpu-time: expected --threads 1, whose time it is, got more")
         clock = time.process_time if cpu_time else time.perf_counter
+        if precision not in work.PRECISIONS:
+            raise ConfigError(f"--precision: expected one of {', '.join(work.PRECISIONS)}, got {precision!r}")
         how = {
             "threads": threads,
             "repeats": times,
             "clock": clock,
             "memory": not quick,
             "compiled": not quick,
+            "precision": precision,
         }
         columns = {"model": "", "batch": "", "density": "", "name": "", "median_ms": ".1f",
                    "times_ours": ".2f", "skipped": ""}  # fmt: skip

@@ -3,7 +3,8 @@
 Ours is a step of the network as a program (se.compile), as runs take it; layer by layer where it cannot be
 one (`--model mixer,vit,encoder`: bench/networks.py).
 
-vs_dense      the fastest float32 step of dense PyTorch (bench/dense.py: layouts, torch.compile), over ours
+vs_dense      the fastest step of dense PyTorch of our precision (bench/dense.py: layouts, compiled), over ours;
+              with --precision bf16, ours is layer by layer and the rivals are under autocast
 vs_best       the fastest of all, with bf16 autocast too: below 1 it beats ours
 vs_masked     dense PyTorch that multiplies weights and gradients by masks (as the authors do), over ours
 vs_layers     the sparse network layer by layer, with autograd, over ours
@@ -43,6 +44,7 @@ BATCHES = (32, 128)
 KINDS = ("program", "layers", "dense")  # whose memory is measured
 Joules = Callable[[dict[str, Callable[[], object]], int], dict[str, dict[str, Any]]]
 RIVALS = {"layers": "vs_layers", "masked torch": "vs_masked"}
+PRECISIONS = ("fp32", "bf16")
 QUICK = (("vgg11",), (32,), (0.5, 0.2))  # networks, batches and densities of a look: seconds
 
 
@@ -57,6 +59,7 @@ def run(
     memory: bool = True,
     compiled: bool = True,
     joules: Joules | None = None,
+    precision: str = "fp32",
 ) -> Iterator[dict[str, Any]]:
     """A row per network, batch, density and contestant; one that cannot run says why in `skipped`.
 
@@ -72,7 +75,9 @@ def run(
                 images, labels = torch.randn(batch, *shape), torch.randint(0, classes, (batch,))
                 rivals = dense.rivals(name, classes, images, labels, compiled=compiled)
                 for density in densities:
-                    yield from _rows(name, images, labels, density, rivals, repeats, clock, memory, joules)
+                    yield from _rows(
+                        name, images, labels, density, rivals, repeats, clock, memory, joules, precision
+                    )
 
 
 def _rows(
@@ -85,6 +90,7 @@ def _rows(
     clock: Callable[[], float],
     memory: bool,
     joules: Joules | None,
+    precision: str,
 ) -> Iterator[dict[str, Any]]:
     (_, shape), batch = _known(name), len(labels)
     sparse = checked(name, images, labels, density)
@@ -94,15 +100,19 @@ def _rows(
         contestants = {"program": program_step(sparse, images, labels)[0]} | contestants
     except se.NotCaptured as why:
         skipped["program"] = str(why)
+    mine = "layers" if "program" in skipped else "program"
+    if precision == "bf16":
+        mine = "layers bf16"
+        contestants = {mine: layers_step(rounded(sparse, images), images, labels)} | contestants
     contestants |= rivals.steps
     contestants["masked torch"] = dense_step(se.to_dense(sparse), images, labels, se.masks(sparse))
     timings = take_turns(contestants, repeats=repeats, burst=1, clock=clock)
     measured = joules(contestants, batch) if joules is not None else {}
-    ours = timings["layers" if "program" in skipped else "program"].median
+    ours = timings[mine].median
     flops = se.count_flops(sparse, shape)
     kinds = tuple(who for who in KINDS if who not in skipped)
     peaks = peak_memory(name, batch, density, kinds) if memory else {}
-    case = {"model": name, "batch": batch, "density": density}
+    case = {"model": name, "batch": batch, "density": density, "precision": precision}
     for who, timing in timings.items():
         yield case | {
             "name": who,
@@ -129,6 +139,18 @@ def checked(name: str, images: Tensor, labels: Tensor, density: float) -> nn.Mod
     with suppress(se.NotCaptured):
         _check_step(sparse, images, labels)
     return sparse
+
+
+def rounded(sparse: nn.Module, images: Tensor) -> nn.Module:
+    """The same network in bf16, whose outputs are as near as bfloat16 is."""
+    twin = se.sparsify(se.to_dense(sparse), masks=se.masks(sparse), precision="bf16")
+    with torch.no_grad():
+        ours, exact = twin.eval()(images), sparse.eval()(images)
+    sparse.train()
+    error = ((ours - exact).norm() / exact.norm()).item()
+    if not error < 0.05:
+        raise AssertionError(f"outputs in bf16 are off by {error:.2g}: a wrong result gets no time")
+    return twin.train()
 
 
 def program_step(
@@ -222,7 +244,8 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float
             cell["memory" if row["name"] == "program" else "memory_layers"] = row["memory_ratio"]
         if row["name"].startswith("torch"):
             cell["vs_best"] = min(cell.get("vs_best", float("inf")), row["times_ours"])
-        if row["name"].startswith("torch") and not row["name"].endswith(dense.BF16):
+        bf16 = row.get("precision") == "bf16"
+        if row["name"].startswith("torch") and row["name"].endswith(dense.BF16) == bf16:
             cell["vs_dense"] = min(cell.get("vs_dense", float("inf")), row["times_ours"])
             cell["realisation"] = cell["vs_dense"] / row["flop_ratio"]
         elif row["name"] in RIVALS:

@@ -6,7 +6,7 @@ that returns what a network or model stores; the module of first masks is sparse
 
 from sparse_engine import models, wire
 from sparse_engine.choice.plan import steady_plan
-from sparse_engine.doctor.environment import check_settings, numerics
+from sparse_engine.doctor.environment import check_settings, has_bf16, numerics
 from sparse_engine.flops import Flops, count_flops, training_flops
 from sparse_engine.model.arithmetic import combine, overlay, zeros
 from sparse_engine.model.average import average, drift, weighted_average
@@ -57,6 +57,7 @@ __all__ = [
     "drift",
     "erk_densities",
     "erk_masks",
+    "has_bf16",
     "keep_largest",
     "load",
     "masks",

@@ -12,8 +12,8 @@ class Layers(Engine):
 
     batch_last = True
 
-    def __init__(self, network: nn.Module, exempt: tuple[str, ...]) -> None:
-        super().__init__(se.sparsify(network, masks={}, exempt=exempt), exempt)
+    def __init__(self, network: nn.Module, exempt: tuple[str, ...], precision: str = "fp32") -> None:
+        super().__init__(se.sparsify(network, masks={}, exempt=exempt, precision=precision), exempt)
 
     def load(self, model: se.Model) -> None:
         se.load(self._net, model)

@@ -26,6 +26,9 @@ def choose(training: config.Training, net: nn.Module, sample: Sequence[int], lay
     """A program if the network is one; layer by layer if it is not, or if the configuration says so."""
     if training.kernels == "dense":
         return Path("dense", "training.kernels = dense")
+    if training.precision == "bf16":
+        how = "with" if se.has_bf16() else "without"
+        return Path("layers", f"training.precision = bf16, {how} AVX512_BF16; programs are float32")
     if training.path == "layers":
         return Path("layers", "training.path = layers")
     try:

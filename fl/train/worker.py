@@ -40,8 +40,7 @@ class Worker:
             self._session, self._data = Session(graph), Parts.of(setting.data)
             self._native = NativeVisits(self._session, self._data, setting, self._stop)
         else:
-            made = Dense if setting.training.kernels == "dense" else Layers
-            self._engine = made(setting.network, setting.exempt)
+            self._engine = _engine(setting)
 
     @property
     def initial(self) -> se.Model:
@@ -68,3 +67,9 @@ class Worker:
 
     def seed(self, purpose: str, t: int = 0, k: int = 0) -> int:
         return int(rng.stream(self.setting.seed, purpose, t, k).integers(2**63))
+
+
+def _engine(setting: Setting) -> Engine:
+    if setting.training.kernels == "dense":
+        return Dense(setting.network, setting.exempt)
+    return Layers(setting.network, setting.exempt, setting.training.precision)

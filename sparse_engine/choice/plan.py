@@ -50,8 +50,13 @@ class Plan:
     clock: Clock | None = None  # measures what is missing
     threads: int | None = None  # choose as for so many, however many there are
 
-    def kernel(self, conv: Conv | Geometry, direction: str, height: int, width: int, batch: int) -> str:
-        rule = sparse_conv.suggest(conv, direction, height, width, batch)
+    def kernel(
+        self, conv: Conv | Geometry, direction: str, height: int, width: int, batch: int, bf16: bool = False
+    ) -> str:
+        """`bf16`: of images in bfloat16, which go by the rule: files hold what was measured in float32."""
+        rule = sparse_conv.suggest(conv, direction, height, width, batch, bf16)
+        if bf16:
+            return rule
         if not self.measured and self.clock is None:
             return rule
         name = key(conv, direction, (height, width, batch), self.threads)

@@ -66,6 +66,16 @@ def numerics() -> dict[str, str]:
     }
 
 
+def has_bf16() -> bool:
+    """Return whether products of bfloat16 have an instruction of their own here (AVX512_BF16).
+
+    >>> import sparse_engine as se
+    >>> se.has_bf16() in (True, False)
+    True
+    """
+    return native.built() and native.bf16_dot()
+
+
 def _instruction_set() -> str:
     backend = registry.backend_for("cpu")
     if backend != "cpu":

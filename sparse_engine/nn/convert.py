@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sparse_engine.model.masks import erk_masks, uniform_masks
+from sparse_engine.nn import precision as precisions
 from sparse_engine.nn.bridge import EXEMPT, prunable
 from sparse_engine.nn.conv import SparseConv2d
 from sparse_engine.nn.layer import SparseLayer
@@ -33,6 +34,7 @@ def sparsify(
     seed: int = 0,
     masks: Mapping[str, Tensor] | None = None,
     exempt: str | Iterable[str] = EXEMPT,
+    precision: str = "fp32",
 ) -> nn.Module:
     """Return a copy of `net` with sparse prunable layers: the same inputs and outputs, trains with autograd.
 
@@ -41,6 +43,7 @@ def sparsify(
     seed          decides which entries are stored
     masks         instead of a density: {weight's name: bool tensor in its shape}; one without is stored whole
     exempt        names of weights, or glob patterns, that stay dense
+    precision     "fp32", or "bf16": activations and their gradients in bfloat16 (docs/precision.md)
 
     Entries outside a mask are dropped. What cannot be sparse stays dense: `se.report(net)` lists every weight
     with the reason, and a warning says so if that is more than half of the weights.
@@ -53,6 +56,7 @@ def sparsify(
     109
     """
     _check(net, density, masks)
+    precisions.check(precision, net)
     weights = prunable(net, exempt)
     chosen = _masks(net, weights, density, distribution, seed, masks)
     if density is not None:
@@ -64,7 +68,7 @@ def sparsify(
         layer = sparse.get_submodule(name.removesuffix("weight").removesuffix("."))
         made[layer] = _sparse(layer, mask)
     _call_layers(sparse, made)
-    return wrap(_replaced(sparse, made))
+    return precisions.mark(wrap(_replaced(sparse, made)), precision)
 
 
 def to_dense(net: nn.Module) -> nn.Module:
@@ -77,6 +81,7 @@ def to_dense(net: nn.Module) -> nn.Module:
     dense = copy.deepcopy(net)
     for module in list(dense.modules()):
         unwrap(module)
+        module.__dict__.pop(precisions.NAME, None)
         for name, value in module.__dict__.pop(_BEFORE, {}).items():
             setattr(module, name, value)
     return _replaced(dense, {m: m.to_dense() for m in dense.modules() if isinstance(m, SparseLayer)})

@@ -3,7 +3,8 @@
     conv2d   y = x * w + b     backward: dx by the transposed pattern, dv on the stored entries, db by summing
     linear   the same with a 1x1 kernel on a 1x1 image
 
-Images are [N, C, H, W] in any memory order; results are batch-last (sparse_engine/nn/batch_last.py).
+Images are [N, C, H, W] in any memory order; results are batch-last (sparse_engine/nn/batch_last.py). Those of
+a bf16 network (sparse_engine/nn/precision.py) are bfloat16; values, biases and their gradients stay float32.
 """
 
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from sparse_engine.choice import plan, products
+from sparse_engine.nn import precision
 from sparse_engine.nn.batch_last import to_images, to_planes
 from sparsefl.kernels import bitmap, native, sparse_conv
 from sparsefl.kernels.pack import pack, unpack
@@ -33,7 +35,9 @@ def conv2d(
     """Return the convolution of images [N, C, H, W] with the packed `values` of `conv`, as images."""
     if x.dim() != 4:
         raise ValueError(f"expected images [N, C, H, W], got {tuple(x.shape)}")
-    if torch.is_autocast_enabled(x.device.type):  # layers before may be dense, and give half precision there
+    if precision.is_bf16():
+        x = x.to(torch.bfloat16)
+    elif torch.is_autocast_enabled(x.device.type):  # layers before may be dense: half precision
         x = x.to(values.dtype)
     return to_images(_Conv2d.apply(to_planes(x), values, bias, conv, watch))
 
@@ -42,6 +46,9 @@ def linear(
     x: Tensor, values: Tensor, conv: Conv, bias: Tensor | None = None, watch: Watcher | None = None
 ) -> Tensor:
     """Return x [..., in] times the transposed sparse weight [out, in], plus bias: [..., out]."""
+    if precision.is_bf16():  # sums of a few columns: in float32, and rounded
+        with precision.running("fp32"), _without_autocast(x):
+            return linear(x.float(), values, conv, bias, watch).to(torch.bfloat16)
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(values.dtype)
     rows = x.reshape(-1, x.shape[-1])
@@ -130,7 +137,7 @@ class _Conv2d(torch.autograd.Function):
             dv = pack(dw.view(-1), conv.bitmap)
         elif need_values:
             dv = sparse_conv.weight_gradient(conv, x, dy, kernel=_kernel(conv, "weight_gradient", x))
-        db = dy.sum((1, 2, 3)) if need_bias else None
+        db = dy.sum((1, 2, 3), dtype=values.dtype) if need_bias else None
         return dx, dv, db, None, None
 
 
@@ -142,7 +149,8 @@ def _contiguous(dy: Tensor) -> Tensor:
 
 
 def _kernel(conv: Conv, direction: str, x: Tensor) -> str:
-    return plan.current().kernel(conv, direction, x.shape[1], x.shape[2], x.shape[3])
+    bf16 = x.dtype == torch.bfloat16
+    return plan.current().kernel(conv, direction, x.shape[1], x.shape[2], x.shape[3], bf16)
 
 
 def dense_gradient(conv: Conv, x: Tensor, dy: Tensor) -> Tensor:

@@ -57,8 +57,11 @@ class BatchLast(TorchFunctionMode):
                 ) from cause
 
 
+_DTYPES = (torch.float32, torch.bfloat16)
+
+
 def _ours(x: object) -> bool:
-    return isinstance(x, Tensor) and x.dtype == torch.float32 and x.device.type == "cpu" and is_batch_last(x)
+    return isinstance(x, Tensor) and x.dtype in _DTYPES and x.device.type == "cpu" and is_batch_last(x)
 
 
 def _conv2d(
@@ -144,7 +147,7 @@ def _relu(x: Tensor, inplace: bool = False) -> Any:
 def _add(x: Tensor, other: Any, *, alpha: Any = 1, out: Any = None) -> Any:
     """A residual sum of two images; everything else that is added goes to torch."""
     if (
-        not (isinstance(other, Tensor) and _ours(other) and other.shape == x.shape)
+        not (isinstance(other, Tensor) and _ours(other) and (other.shape, other.dtype) == (x.shape, x.dtype))
         or alpha != 1
         or out is not None
     ):

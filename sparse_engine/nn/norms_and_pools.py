@@ -36,11 +36,15 @@ def batch_norm(
 
 
 def max_pool(x: Tensor, window: Window) -> Tensor:
+    if x.dtype == torch.bfloat16:  # pools have float kernels: no precision is lost on the way
+        return max_pool(x.float(), window).to(x.dtype)
     return to_images(_MaxPool.apply(to_planes(x), window))
 
 
 def average_pool(x: Tensor, window: Window | tuple[int, int]) -> Tensor:
     """Return the pooled images. `window` may be the size of the output instead: an adaptive pool."""
+    if x.dtype == torch.bfloat16:
+        return average_pool(x.float(), window).to(x.dtype)
     return to_images(_AveragePool.apply(to_planes(x), window))
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from sparse_engine.flops import Flops, count_flops, is_counted
+from sparse_engine.nn import precision
 from sparse_engine.nn.bridge import compress
 from sparse_engine.nn.convert import to_dense
 from sparse_engine.nn.layer import SparseLayer
@@ -21,11 +22,17 @@ class Report(Sequence[Row]):
     """The rows, and their totals. Prints as a table, in a notebook too."""
 
     def __init__(
-        self, rows: Iterable[Row], vectors: int, flops: Flops | None = None, program: str | None = None
+        self,
+        rows: Iterable[Row],
+        vectors: int,
+        flops: Flops | None = None,
+        program: str | None = None,
+        precision: str = "fp32",
     ) -> None:
         self.rows = tuple(rows)
         self.vectors = vectors  # entries of biases, norms and the like
         self.flops = flops  # of the whole network; None without a sample
+        self.precision = precision  # of activations: fp32 or bf16
         self.program = program  # whether it can be one, in a sentence; None without a sample
 
     @overload
@@ -92,6 +99,8 @@ class Report(Sequence[Row]):
             unknown = [row.name for row in self.rows if row.flops is None and row.weights]
             if unknown:
                 lines.append(f"FLOP without what the network does with {', '.join(unknown)}.")
+        if self.precision == "bf16":
+            lines.append(_BF16)
         if self.program is not None:
             lines.append(self.program)
         return lines
@@ -128,6 +137,10 @@ class Report(Sequence[Row]):
         return [*cells, *([flops] if self.flops else []), row.why]
 
 
+_BF16 = (
+    "Activations and their gradients are bfloat16; convolutions and norms run on them, linear layers and "
+    "pools compute in float32; weights and sums are float32."
+)
 _NUMBERS = ("weights", "density", "FLOP")
 
 
@@ -158,7 +171,7 @@ def report(net: nn.Module, input_shape: Sequence[int] | None = None, *, sample: 
         flops = count_flops(net, input_shape, sample=sample)
         program = _program(net, sample if input_shape is None else tuple(input_shape))
     rows = [row._replace(flops=_flops(row, net, flops)) for row in weight_rows(net)]
-    return Report(rows, _vectors(net), flops, program)
+    return Report(rows, _vectors(net), flops, program, precision.of(net))
 
 
 def _program(net: nn.Module, given: Any) -> str:
@@ -167,6 +180,8 @@ def _program(net: nn.Module, given: Any) -> str:
         given = given[0]
     shape = tuple(given.shape[1:]) if isinstance(given, Tensor) else given
     try:
+        if precision.of(net) != "fp32":
+            raise NotCaptured(precision.NO_PROGRAM)
         if any(not isinstance(size, int) for size in shape):
             raise NotCaptured("its forward takes more than one argument")
         graph = capture(to_dense(net), shape, compress(net).layout)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sparse_engine.nn import precision
 from sparse_engine.nn.batch_last import to_images, to_planes
 from sparse_engine.nn.intercept import BatchLast
 
@@ -56,9 +57,14 @@ def unwrap(net: nn.Module) -> nn.Module:
 def _batch_last(
     net: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
+    chosen = precision.of(net)
+    if chosen == "bf16":
+        args = tuple(map(precision.rounded, args))
+        kwargs = {name: precision.rounded(x) for name, x in kwargs.items()}
     args = tuple(to_images(to_planes(x)) if _is_image(x) else x for x in args)
-    with BatchLast(net):
-        return forward(*args, **kwargs)
+    with precision.running(chosen), BatchLast(net):
+        found = forward(*args, **kwargs)
+    return precision.widened(found) if chosen == "bf16" else found
 
 
 # torch.compile can neither trace the kernels nor what prepares them: under it, the network runs as it is.
@@ -87,4 +93,4 @@ def _rebuilt(make: Callable[..., nn.Module], args: tuple[Any, ...]) -> nn.Module
 
 
 def _is_image(x: object) -> bool:
-    return isinstance(x, Tensor) and x.dim() == 4 and x.dtype == torch.float32
+    return isinstance(x, Tensor) and x.dim() == 4 and x.dtype in (torch.float32, torch.bfloat16)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sparse_engine.model.model import Model
+from sparse_engine.nn import precision
 from sparse_engine.nn.bridge import EXEMPT, compress, load
 from sparse_engine.nn.convert import to_dense
 from sparse_engine.program.batches import Batches, Data, Training
@@ -31,6 +32,8 @@ class Program:
     def __init__(self, net: nn.Module, sample: Tensor, exempt: str | Iterable[str] = EXEMPT) -> None:
         if sample.dim() < 2:
             raise ValueError(f"expected a sample batch [n, ...], got {tuple(sample.shape)}")
+        if precision.of(net) != "fp32":
+            raise NotCaptured(precision.NO_PROGRAM)
         self._net, self._exempt = net, exempt
         self.model: Model = compress(net, exempt=exempt)
         self._session = Session(capture(to_dense(net), tuple(sample.shape[1:]), self.model.layout))

@@ -39,6 +39,13 @@ def test_the_path_says_why(made, training, text):
     assert chosen(made(), **training) == text
 
 
+def test_bf16_runs_layer_by_layer_and_says_so():
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    text = chosen(net, precision="bf16")
+    assert text.startswith("layers (training.precision = bf16, with")
+    assert text.endswith("AVX512_BF16; programs are float32)")
+
+
 class Head(Listener):
     def __init__(self):
         self.heard = []
