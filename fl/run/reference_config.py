@@ -19,7 +19,8 @@ _HEAD = """\
 # Keys of a configuration
 
 Made from the sources: `python -m fl.run.reference_config > docs/reference/config.md`. `sparsefl list --keys`
-prints the same. A key is set in a TOML file (`[training]`, then `lr = 0.1`) or on the command line (`--set training.lr=0.1`).
+prints the same. A key is set in a TOML file (`[training]`, then `lr = 0.1`) or on the command
+line (`--set training.lr=0.1`).
 """
 
 
