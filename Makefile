@@ -56,10 +56,13 @@ bench-regress: venv  ## ratios of the kernels that matter against the baseline o
 	$(BIN)/pytest -q bench/regress --benchmark-disable-gc $(REGRESS_OPTIONS)
 
 docs: venv  ## the documents as a site in build/site, readable without a network
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]' --no-build-isolation --no-deps
 	$(BIN)/python -m pip install --quiet -c constraints.txt mkdocs mkdocs-material
 	$(BIN)/python -m fl.run.reference > docs/reference/metrics.md
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python -m fl.run.reference_config > docs/reference/config.md
+	$(BIN)/python -m fl.run.reference_api > docs/reference/api.md
+	$(BIN)/python .ci/tools/notebook.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo build/site/index.html
 
 native: venv  ## rebuild the native kernels in place, only what changed
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/dev $(NATIVE_OPTIONS) -DCMAKE_BUILD_TYPE=Release

@@ -3,8 +3,8 @@
 Ours is a step of the network as a program (se.compile), as runs take it; layer by layer where it cannot be
 one (`--model mixer,vit,encoder`: bench/networks.py).
 
-vs_dense      the fastest step of dense PyTorch of our precision (bench/dense.py: layouts, compiled), over ours;
-              with --precision bf16, ours is layer by layer and the rivals are under autocast
+vs_dense      the fastest step of dense PyTorch of our precision (bench/dense.py: layouts, compiled), over
+              ours; with --precision bf16, ours is layer by layer and the rivals are under autocast
 vs_best       the fastest of all, with bf16 autocast too: below 1 it beats ours
 vs_masked     dense PyTorch that multiplies weights and gradients by masks (as the authors do), over ours
 vs_layers     the sparse network layer by layer, with autograd, over ours

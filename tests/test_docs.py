@@ -1,7 +1,11 @@
 """Documents and docstrings name files and modules that exist; the map shows every folder."""
 
 import ast
+import json
 import re
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -102,6 +106,64 @@ def test_the_index_of_docs_names_every_document():
     index = (ROOT / "docs" / "README.md").read_text()
     others = [path for path in DOCUMENTS if path.startswith("docs/") and path != "docs/README.md"]
     assert not [path for path in others if f"({path.removeprefix('docs/')})" not in index]
+
+
+def links(text):
+    """Targets of links and pictures inside the project, without the part after #; code does not count."""
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    found = re.findall(r"\]\(([^)\s]+)\)", text)
+    return [link.partition("#")[0] for link in found if not link.startswith(("http", "#", "mailto:"))]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_somewhere(document):
+    path = ROOT / document
+    assert not [link for link in links(path.read_text()) if not (path.parent / link).exists()]
+
+
+def test_the_walk_sees_links():
+    assert links("[a](b.md#c) ![d](e.png) [f](https://g) [h](#i) ```[j](k)```") == ["b.md", "e.png"]
+
+
+def test_the_site_shows_every_page():
+    named = re.findall(r": ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    pages = {path.removeprefix("docs/") for path in DOCUMENTS if path.startswith("docs/")}
+    assert pages <= set(named) and len(set(named)) == len(named)
+
+
+def blocks(document):
+    return re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("document", ["docs/tutorial.md", "docs/python.md"])
+def test_the_blocks_run_in_order(document, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    names = {}
+    assert len(blocks(document)) >= 3
+    for block in blocks(document):
+        exec(compile(block, document, "exec"), names)
+    assert capsys.readouterr().out
+
+
+def test_the_notebook_is_the_tutorial():
+    """If not: python .ci/tools/notebook.py"""
+    cells = json.loads((ROOT / "examples" / "tutorial.ipynb").read_text())["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert code[1:] == [block.strip() for block in blocks("docs/tutorial.md")]
+
+
+@pytest.mark.parametrize("page", ["config", "api"])
+def test_the_reference_is_current(page):
+    """If not: make docs. In a process of its own: other tests register algorithms of their own."""
+    command = [sys.executable, "-m", f"fl.run.reference_{page}"]
+    made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert (ROOT / "docs" / "reference" / f"{page}.md").read_text() == made
+
+
+def test_the_version_is_one():
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert re.search(rf"^## {re.escape(version)}\b", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
 
 
 def test_the_examples_of_documents_run(capsys):

@@ -92,7 +92,8 @@ def sums_like(x: Tensor) -> Tensor:
 
 def _chosen(kernel: str | None, conv: Conv, direction: str, image: torch.Size, bf16: bool) -> str:
     if kernel is None:
-        return suggest(conv, direction, *image[1:], bf16=bf16)
+        height, width, batch = image[1:]
+        return suggest(conv, direction, height, width, batch, bf16=bf16)
     if kernel not in candidates(conv):
         raise ValueError(f"expected a kernel of {candidates(conv)} for this convolution, got {kernel!r}")
     return kernel

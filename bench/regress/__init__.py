@@ -1,0 +1,1 @@
+"""Entry points of pytest-benchmark: `make bench-regress`."""
