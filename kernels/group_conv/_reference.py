@@ -133,7 +133,7 @@ def _gradients(group: Group, number: int, x: Tensor, dz: Tensor) -> Tensor:
 
 @register("group_dense_gradient", "reference")
 def group_dense_gradient(group: Group, images: Sequence[Images], gradients: Tensor) -> None:
-    parts = [_gradients(group, l, *seen).flatten(1) for l, seen in enumerate(images)]
+    parts = [_gradients(group, number, *seen).flatten(1) for number, seen in enumerate(images)]
     gradients.copy_(torch.cat(parts, 1).flatten())
 
 

@@ -443,7 +443,7 @@ def _summed(group: Group, entries: Tensor, images: Sequence[Images], out: Tensor
     base, batch = images[0].x, images[0].x.shape[-1]
     tile.float32(base=base, out=out)
     places = tuple((x.data_ptr() - base.data_ptr()) // 4 for seen in images for x in seen)
-    shapes = group.network.derived.of(
+    shapes = group.bitmap.derived.of(
         f"group gradients {out.device} {places}",
         lambda: tile.send(_places(group.network, places), out.device),
     )

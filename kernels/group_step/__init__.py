@@ -1,13 +1,13 @@
 """What a training step of a group needs besides its layers: batches, the loss, the step of SGD.
 
     gather   x[g, ..., b] = (data[order[t, g, b]] - mean) / std,   0 where order is -1: an empty lane
-    loss     losses[t, g] = sum over b of cross-entropy,   dz = (softmax - onehot) / samples of client g's batch
+    loss     losses[t, g] = sum over b of cross-entropy,   dz = (softmax - onehot) / samples of the batch
     hits     hits[t, g] = samples whose largest logit is that of their class
     sgd_     d = g + lambda w,   u <- mu u + d,   w <- w - eta u,   where client g has a batch in step t
 
 The step t is read from the card's memory, like eta, mu and lambda (`numbers`): the same launches are every
-step, which is what a CUDA graph replays. `clock` is int64 [2]: t, and the step after it. `gather` begins a step
-(t is the one after), `sgd_` and `hits` end it; no launch reads what it writes there.
+step, which is what a CUDA graph replays. `clock` is int64 [2]: t, and the step after it. `gather` begins a
+step (t is the one after), `sgd_` and `hits` end it; no launch reads what it writes there.
 """
 
 import torch
@@ -30,8 +30,8 @@ def gather(
     scale  float32 [2, C]: mean and std
     order  int32 [steps, G, B]: samples, -1: none
     clock  int64 [2]
-    moves  int32 [steps, G, B, 3]: row, column and mirrored of images that are cut out of themselves, with rows
-           and columns from -padding to padding; what is outside is 0 before it is normalised
+    moves  int32 [steps, G, B, 3]: row, column and mirrored of images that are cut out of themselves, with
+           rows and columns from -padding to padding; what is outside is 0 before it is normalised
     """
     checks.dtype(torch.uint8, torch.float32, data=data)
     checks.dtype(torch.float32, torch.float64, x=x)

@@ -110,6 +110,7 @@ def unstacked(arena: Tensor, models: Sequence[Model]) -> None:
 
 
 def patterns(words: Tensor, models: Sequence[Model]) -> list[Bitmap]:
-    """Return each client's pattern out of the words of all."""
-    layout, there = models[0].layout, words.to(models[0].values.device)
-    return [layout.bitmap(part.clone()) for part in there.split(layout.segments.num_words)]
+    """Return each client's pattern out of the words of all; every layer stores as many entries as before."""
+    segments, there = models[0].layout.segments, words.to(models[0].values.device)
+    parts = zip(there.split(segments.num_words), models, strict=True)
+    return [Bitmap(part.clone(), segments, model.bitmap.offsets) for part, model in parts]

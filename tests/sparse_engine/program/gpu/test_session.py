@@ -63,13 +63,14 @@ def shares(data, epochs=2, moved=False):
 @pytest.mark.parametrize("moved", [False, True])
 def test_a_training_is_the_one_of_the_cpu(variant, moved):
     graph, models = clients()
-    given = shares(images(graph), moved=moved)
+    data = images(graph)
+    given, tests = shares(data, moved=moved), shares(data, epochs=1)
     ours, theirs = [m.clone() for m in models], [m.clone() for m in models]
     with on(variant) as put:
-        found = GroupSession(graph, put.device).train(ours, given, HOW, given)
+        found = GroupSession(graph, put.device).train(ours, given, HOW, tests)
     session = Session(graph)
     for k in range(3):
-        wanted = session.train(theirs[k], given[k], HOW, given[k])
+        wanted = session.train(theirs[k], given[k], HOW, tests[k])
         assert torch.allclose(ours[k].values, theirs[k].values, rtol=1e-5, atol=1e-6)
         assert torch.allclose(ours[k].rest, theirs[k].rest, rtol=1e-5, atol=1e-6)
         assert found[k].samples == wanted.samples and found[k].finite and found[k].failed is None
