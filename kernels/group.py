@@ -12,9 +12,10 @@ A layer is a convolution (a linear layer: of a 1x1 kernel on a 1x1 image), its b
 The gradient of z is kept, not that of y: the pass that computes dy writes it through `gate`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -127,7 +128,8 @@ class Index(NamedTuple):
     columns: Tensor
 
 
-class Group(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Group:
     """A network, the patterns of its clients, and their index."""
 
     network: Network
@@ -151,9 +153,5 @@ def runs(bitmap: Bitmap, clients: int, num_rest: int) -> Tensor:
     return torch.tensor(rows, dtype=torch.int64).reshape(-1, 3)
 
 
-def _running(numbers: "Sequence[int] | object") -> tuple[int, ...]:
-    total, found = 0, [0]
-    for n in numbers:  # type: ignore[attr-defined]  # any iterable
-        total += n
-        found.append(total)
-    return tuple(found)
+def _running(numbers: Iterable[int]) -> tuple[int, ...]:
+    return tuple(accumulate(numbers, initial=0))

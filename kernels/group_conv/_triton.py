@@ -91,9 +91,10 @@ def _shapes(network: Network, device: torch.device) -> Tensor:
             network.layers, network.first_rows, network.first_columns, strict=False
         ):
             g = layer.geometry
+            high, _ = g.kernel
             pixels = prod(layer.size), prod(layer.out)
             firsts = network.first_rows[-1], row, network.first_columns[-1] << 32 | column
-            rows.append([layer.columns, g.taps, g.kernel[1], *g.dilation, *pixels, *firsts])
+            rows.append([layer.columns, g.taps, g.taps // high, *g.dilation, *pixels, *firsts])
         return tile.send(torch.tensor(rows, dtype=torch.int64).reshape(-1, 10), device)
 
     return network.derived.of(f"group shapes {device}", made)
@@ -411,9 +412,10 @@ def _weight_gradient_kernel(
 
 
 def _gradient_tiles(b: int) -> dict[bool, dict[str, int]]:
+    rows = _ENTRIES if b < 64 else _GRADIENT_TILE // b  # two pixels of 64 lanes spill registers on sm_80
     return {
         True: {"B": b, "ROWS": _GRADIENT_TILE // b, "PIXELS": 1},
-        False: {"B": b, "ROWS": _ENTRIES, "PIXELS": _GRADIENT_TILE // b // _ENTRIES},
+        False: {"B": b, "ROWS": rows, "PIXELS": _GRADIENT_TILE // b // rows},
     }
 
 

@@ -12,13 +12,13 @@ from sparsefl.kernels import tile
 from sparsefl.kernels.group import BATCHES, CHUNK
 from sparsefl.kernels.registry import register
 
-_PIXELS = tl.constexpr(32)
+_TILE = 1024  # numbers of a batch per program
 _LANES = tl.constexpr(BATCHES[-1])
 _CHUNK = tl.constexpr(CHUNK)
 
 
 @tile.kernel
-def _gather_kernel(
+def _batch_kernel(
     DATA,
     SCALE,
     ORDER,
@@ -31,13 +31,14 @@ def _gather_kernel(
     width: tl.int64,
     moved: tl.int64,
     B: tl.constexpr,
+    PIXELS: tl.constexpr,
 ):
     height, width = height.to(tl.int32), width.to(tl.int32)
     pixels = channels.to(tl.int32) * height * width
-    tiles = tl.cdiv(pixels, _PIXELS)
+    tiles = tl.cdiv(pixels, PIXELS)
     program = tl.program_id(0)
     g = (program // tiles).to(tl.int64)
-    p = program % tiles * _PIXELS + tl.arange(0, _PIXELS)
+    p = program % tiles * PIXELS + tl.arange(0, PIXELS)
     b = tl.arange(0, B)
     t = tl.load(CLOCK + 1)
     if program == 0:
@@ -65,9 +66,9 @@ def _gather_kernel(
 _gather = {
     (dtype, b): tile.Config(
         "group_gather",
-        _gather_kernel,
+        _batch_kernel,
         f"{name} *fp32 *i32 *i64 *fp32 *i32" + " i64" * 5,
-        {"B": b},
+        {"B": b, "PIXELS": _TILE // b},
         fused=False,
     )
     for dtype, name in ((torch.uint8, "*u8"), (torch.float32, "*fp32"))
@@ -81,7 +82,7 @@ def group_gather(
 ) -> None:
     tile.float32(x=x, scale=scale)
     clients, *shape, batch = x.shape
-    programs = clients * triton.cdiv(data[0].numel(), _PIXELS.value)
+    programs = clients * triton.cdiv(data[0].numel(), _TILE // batch)
     given = data, scale, order, clock, x, order if moves is None else moves
     _gather[data.dtype, batch].launch(programs, *given, clients, *shape, int(moves is not None))
 
@@ -143,7 +144,7 @@ def _hits_kernel(Z, LABELS, ORDER, CLOCK, N, clients: tl.int64, classes: tl.int6
 
 
 _loss = tile.Config(
-    "group_loss", _loss_kernel, "*fp32 *i32 *i32 *i64 *fp32 *fp32 i64 i64 i64", {}, fused=False
+    "group_loss", _loss_kernel, "*fp32 *i32 *i32 *i64 *fp32 *fp32 i64 i64 i64", {}, 2, fused=False
 )
 _hits = tile.Config("group_hits", _hits_kernel, "*fp32 *i32 *i32 *i64 *i32 i64 i64 i64", {})
 

@@ -19,7 +19,7 @@ from sparsefl.kernels.group_conv import (
 from sparsefl.kernels.layout import Bitmap, Segments
 from sparsefl.kernels.sparse_conv import Conv, Geometry
 
-OURS = variants("group_conv", without=("reference",))
+OURS = variants("group_conv", without=["reference"])
 CASES = [("linear", 3, 64), ("3x3, padding", 2, 16), ("3x3, pool", 2, 16), ("dilation", 1, 16)]
 CASES += [("2x3, stride 2, pool without relu", 1, 32), ("linear, no bias", 2, 128)]
 

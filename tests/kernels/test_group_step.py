@@ -11,7 +11,7 @@ from sparsefl.kernels import use_backend
 from sparsefl.kernels.group import runs
 from sparsefl.kernels.group_step import gather, hits, loss, sgd_
 
-OURS = variants("group_step", without=("reference",))
+OURS = variants("group_step", without=["reference"])
 
 
 def order_of(steps, clients, batch, samples, seed=0):

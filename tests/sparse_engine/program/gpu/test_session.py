@@ -3,16 +3,15 @@
 import numpy as np
 import pytest
 import torch
+from groups import pictures, shares, tiny_clients
 from helpers import on, variants
-from programs import batches, captured, made, samples
-from torch import nn
+from programs import batches, made, samples
 
 from sparse_engine.model.grow import Growth
-from sparse_engine.program.batches import Batches, Data, Training
+from sparse_engine.program.batches import Training
 from sparse_engine.program.cpu.session import Session
 from sparse_engine.program.gpu.chain import NotOnGpu, chain
 from sparse_engine.program.gpu.session import GroupSession
-from sparsefl.kernels.gather import Moves
 
 OURS = [
     name
@@ -22,48 +21,11 @@ OURS = [
 HOW = Training(lr=0.1, momentum=0.9, weight_decay=0.01)
 
 
-def tiny():
-    """A LeNet of 8x8 images."""
-    return nn.Sequential(
-        nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(4, 7), nn.ReLU(), nn.Linear(7, 3),
-    )  # fmt: skip
-
-
-def clients(n=3):
-    """A graph, and models with masks and weights of their own."""
-    found = []
-    for seed in range(n):
-        torch.manual_seed(seed)
-        found.append(captured(tiny(), (1, 8, 8), 0.5, seed=seed))
-    return found[0][0], [model for _, model in found]
-
-
-def images(graph, n=30, seed=0):
-    """Bytes, as data sets have them."""
-    rng = np.random.default_rng(seed)
-    x = rng.integers(0, 256, (n, *graph.sample)).astype(np.uint8)
-    return Data(x, rng.integers(0, 3, n), np.array([120.0], np.float32), np.array([60.0], np.float32))
-
-
-def shares(data, epochs=2, moved=False):
-    """Clients with 14, 9 and 7 samples: the last steps have fewer clients, the last batches are smaller."""
-    found = []
-    for k, mine in enumerate((range(0, 14), range(14, 23), range(23, 30))):
-        rng = np.random.default_rng(k)
-        order = np.concatenate([rng.permutation(np.array(mine)) for _ in range(epochs)])
-        n = len(order)
-        moves = Moves(rng.integers(0, 3, n), rng.integers(0, 3, n), rng.random(n) < 0.5, 1) if moved else None
-        found.append(Batches(data, order, 5, epochs, moves))
-    return found
-
-
 @pytest.mark.parametrize("variant", OURS)
 @pytest.mark.parametrize("moved", [False, True])
 def test_a_training_is_the_one_of_the_cpu(variant, moved):
-    graph, models = clients()
-    data = images(graph)
+    graph, models = tiny_clients()
+    data = pictures(graph)
     given, tests = shares(data, moved=moved), shares(data, epochs=1)
     ours, theirs = [m.clone() for m in models], [m.clone() for m in models]
     with on(variant) as put:
@@ -81,8 +43,8 @@ def test_a_training_is_the_one_of_the_cpu(variant, moved):
 
 @pytest.mark.parametrize("variant", OURS)
 def test_growth_is_the_one_of_the_cpu(variant):
-    graph, models = clients()
-    given = shares(images(graph), epochs=1)
+    graph, models = tiny_clients()
+    given = shares(pictures(graph), epochs=1)
     with on(variant) as put:
         found = GroupSession(graph, put.device).grow(models, 0.3, given)
     for k, model in enumerate(models):
@@ -93,8 +55,8 @@ def test_growth_is_the_one_of_the_cpu(variant):
 
 @pytest.mark.parametrize("variant", OURS)
 def test_a_diverged_loss_names_its_batch(variant):
-    graph, models = clients()
-    given = shares(images(graph), epochs=3)
+    graph, models = tiny_clients()
+    given = shares(pictures(graph), epochs=3)
     with on(variant) as put:
         found = GroupSession(graph, put.device).train([m.clone() for m in models], given, Training(lr=1e20))
     wanted = [
@@ -108,8 +70,8 @@ def test_a_diverged_loss_names_its_batch(variant):
 
 @pytest.mark.parametrize("variant", OURS)
 def test_a_stop_is_seen_before_the_next_step(variant):
-    graph, models = clients()
-    given = shares(images(graph))
+    graph, models = tiny_clients()
+    given = shares(pictures(graph))
     ours = [m.clone() for m in models]
     with on(variant) as put:
         how = Training(lr=0.1, stop=np.ones(1, np.uint8))
@@ -154,19 +116,19 @@ def test_what_has_no_gpu_version_says_so(name, sentence):
     [({"max_norm": 1.0}, "max_norm"), ({"rho": 0.1}, "SAM"), ({"scores": torch.zeros(1)}, "last batch")],
 )
 def test_trainings_without_a_gpu_version_say_so(how, sentence):
-    graph, models = clients(1)
+    graph, models = tiny_clients(1)
     given = [batches(samples(graph), 5)]
     with pytest.raises(NotOnGpu, match=sentence):
         GroupSession(graph, "cpu").train(models, given, Training(lr=0.1, **how))
 
 
 def test_a_batch_that_is_too_large_is_refused():
-    graph, models = clients(1)
+    graph, models = tiny_clients(1)
     with pytest.raises(ValueError, match="expected a batch of 1 to 128 samples, got 200"):
         GroupSession(graph, "cpu").evaluate(models, [batches(samples(graph, 300), 200)])
 
 
 def test_models_without_batches_are_refused():
-    graph, models = clients(2)
+    graph, models = tiny_clients(2)
     with pytest.raises(ValueError, match="expected a list of batches per model, got 1 for 2 models"):
         GroupSession(graph, "cpu").evaluate(models, [batches(samples(graph), 5)])
