@@ -184,4 +184,4 @@ def test_growth_of_a_group_takes_as_many_launches_as_that_of_one_client(card):
         session = GroupSession(graph, "cuda")
         session.grow(models, 0.3, batches)  # tables are kept
         found.append(counted(card, lambda: session.grow(models, 0.3, batches)))  # noqa: B023
-    assert found[0] == found[1] and found[0][0] <= 84, found
+    assert found[0] == found[1] and found[0][0] <= 92, found
