@@ -8,7 +8,7 @@ NATIVE_OPTIONS := -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test lint format bench native asan fuzz fuzz-rundir test-avx512 wheel clean
-.PHONY: check-install constraints test-lowest test-pythons
+.PHONY: check-install constraints test-lowest test-pythons gpu-check
 
 help:  ## these lines
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /make \1\t/' | expand -t 20
@@ -41,6 +41,11 @@ format: venv  ## let ruff and clang-format rewrite the sources
 
 bench: venv  ## the kernels against PyTorch and scipy
 	$(BIN)/sparsefl bench ops
+
+gpu-check: venv  ## with a GPU: doctor, and the tests of everything that runs on it
+	$(BIN)/python -c "import torch, sys; torch.cuda.is_available() or sys.exit('expected a GPU that torch sees, got none: docs/rtx4090.md')"
+	$(BIN)/sparsefl doctor
+	$(BIN)/pytest -q tests/kernels tests/sparse_engine/program/gpu
 
 native: venv  ## rebuild the native kernels in place, only what changed
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/dev $(NATIVE_OPTIONS) -DCMAKE_BUILD_TYPE=Release
