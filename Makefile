@@ -8,7 +8,7 @@ NATIVE_OPTIONS := -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test lint format bench native asan fuzz fuzz-rundir test-avx512 wheel clean
-.PHONY: bench-regress docs
+.PHONY: bench-regress docs gpu-check
 .PHONY: check-install constraints test-lowest test-pythons
 
 help:  ## these lines
@@ -63,6 +63,11 @@ docs: venv  ## the documents as a site in build/site, readable without a network
 	$(BIN)/python .ci/tools/notebook.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo build/site/index.html
+
+gpu-check: venv  ## with a GPU: doctor, and the tests of everything that runs on it
+	$(BIN)/python -c "import torch, sys; torch.cuda.is_available() or sys.exit('expected a GPU that torch sees, got none: docs/rtx4090.md')"
+	$(BIN)/sparsefl doctor
+	$(BIN)/pytest -q tests/kernels tests/sparse_engine/program/gpu
 
 native: venv  ## rebuild the native kernels in place, only what changed
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/dev $(NATIVE_OPTIONS) -DCMAKE_BUILD_TYPE=Release

@@ -1,7 +1,8 @@
-"""Growth by a selection per layer, for backends without a kernel of its own."""
+"""Growth by `select`, for backends without a kernel of its own: all layers in one selection, or one each."""
 
 from collections.abc import Callable, Mapping
 
+import torch
 from torch import Tensor
 
 from sparsefl.kernels import bitmap as bitmaps
@@ -16,6 +17,8 @@ def grow(
     words: Tensor,
 ) -> bool:
     """What the operation `grow` does, with the `select` of a backend; False when a candidate is NaN."""
+    if len(scores) == len(kept.segments) and list(scores) == list(range(len(scores))):
+        return _at_once(select, kept, scores, k, words)
     starts = kept.segments.starts.tolist()
     numbers = True
     for i, x in scores.items():
@@ -26,4 +29,19 @@ def grow(
             others = bitmaps.complement(kept.segment(i))
             numbers = select(x, others, k[i : i + 1], True, True, chosen) and numbers
             words[here] |= chosen
+    return numbers
+
+
+def _at_once(
+    select: Callable[[Tensor, Bitmap, Tensor, bool, bool, Tensor], bool],
+    kept: Bitmap,
+    scores: Mapping[int, Tensor],
+    k: Tensor,
+    words: Tensor,
+) -> bool:
+    """All layers, in their order."""
+    words.zero_()
+    x = torch.cat(list(scores.values()))
+    numbers = select(x, bitmaps.complement(kept), k, True, True, words) if any(k.tolist()) else True
+    words |= kept.words
     return numbers

@@ -17,7 +17,7 @@ SOURCES = [ROOT / "tile.py", *ROOT.glob("*/_triton.py")]
 
 # Registers per thread. A multiprocessor has 65536: 64 leave room for 32 warps, 112 for 18.
 BUDGET = 64
-LARGER = {"_average_kernel": 112, "_histogram_kernel": 80, "_csr_kernel": 72}
+LARGER = {"_average_kernel": 112, "_histogram_kernel": 80, "_csr_kernel": 72, "_index_kernel": 80}
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +75,7 @@ COMPOSED = {
     "grow",
     "mean",
     "drift_of_runs",
+    "group_dense_gradient",
 }  # made of another operation's kernels (select, layer by layer), or of torch's
 
 

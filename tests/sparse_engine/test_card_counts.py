@@ -3,12 +3,20 @@
 Formulae are bytes per entry (n) or per stored value (d n): what has to be read and written once.
 """
 
+from unittest import mock
+
+import numpy as np
 import pytest
 import torch
+from groups import pictures, shares, tiny_clients
 from helpers import randn, random_bitmap
+from programs import made
 
 import sparse_engine as se
 from sparse_engine.models import lenet5
+from sparse_engine.program.batches import Batches, Data, Training
+from sparse_engine.program.gpu import session as group_session
+from sparse_engine.program.gpu.session import GroupSession
 from sparsefl.kernels import bitmap
 from sparsefl.kernels.drift import drift
 from sparsefl.kernels.layout import Packed
@@ -102,7 +110,7 @@ def test_results_do_not_depend_on_what_nobody_wrote(card):
 
 
 # Launches and waits, by Triton and by torch, on LeNet5 (5 layers): at most these. Lower them when they fall.
-MOST = {"to": (0, 4), "average": (14, 0), "prune": (32, 6), "drift": (1, 3), "grow": (228, 49)}
+MOST = {"to": (0, 4), "average": (14, 0), "prune": (32, 6), "drift": (1, 3), "grow": (78, 16)}
 
 
 @pytest.mark.parametrize("what", MOST)
@@ -124,3 +132,56 @@ def test_launches_and_waits_of_the_host(card, what):
     work()
     found = card.events["launch"], card.syncs
     assert found[0] <= MOST[what][0] and found[1] <= MOST[what][1], (found, card.events)
+
+
+# ---- groups: many clients in one launch ----
+
+
+def lenets(clients):
+    """LeNet5 with masks of their own, a data set of bytes, and two batches of 16 each."""
+    found = [made("lenet5", density=0.2, seed=seed) for seed in range(clients)]
+    graph, rng = found[0][0], np.random.default_rng(0)
+    data = Data(rng.integers(0, 256, (64, 1, 28, 28)).astype(np.uint8), rng.integers(0, 10, 64))
+    batches = [Batches(data, rng.permutation(64)[:32], 16) for _ in found]
+    return graph, [model.clone() for _, model in found], batches
+
+
+def counted(card, work):
+    card.events.clear()
+    work()
+    return card.events["launch"], card.syncs
+
+
+def test_a_step_of_a_group_of_lenets_is_14_launches_and_no_wait(card):
+    graph, models, batches = lenets(2)
+    session = GroupSession(graph, "cuda")
+    steps = []
+    with mock.patch.object(
+        group_session,
+        "repeat",
+        lambda step, times, *_: steps.extend(counted(card, step) for _ in range(times)),
+    ):
+        session.train(models, batches, Training(lr=0.1))
+    assert len(steps) == 2 and all(found == (14, 0) for found in steps[1:]), steps
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+def test_a_training_waits_a_few_times_whatever_the_group(card, clients):
+    graph, models, batches = lenets(clients)
+    session = GroupSession(graph, "cuda")
+    with mock.patch.object(group_session, "repeat", lambda step, times, *_: 0):  # all but the steps
+        _, syncs = counted(card, lambda: session.train(models, batches, Training(lr=0.1)))
+    to_card = card.events["sync:cpu->cuda"]
+    assert syncs - to_card == 2, card.events  # the trained numbers, and the losses
+
+
+def test_growth_of_a_group_takes_as_many_launches_as_that_of_one_client(card):
+    """Batches, layers, dense gradients, index: 4 layers. Dropping and growing: one selection each."""
+    found = []
+    for clients in (1, 3):
+        graph, models = tiny_clients(clients)
+        batches = shares(pictures(graph), epochs=1)[:clients]
+        session = GroupSession(graph, "cuda")
+        session.grow(models, 0.3, batches)  # tables are kept
+        found.append(counted(card, lambda: session.grow(models, 0.3, batches)))  # noqa: B023
+    assert found[0] == found[1] and found[0][0] <= 92, found
