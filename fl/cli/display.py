@@ -24,17 +24,25 @@ from fl.report.summary import SUMMARY_COLUMNS, describe, how_long, summary_rows
 from fl.run import keys
 from fl.run.events import Listener, Record
 from fl.run.meters import energy
+from fl.run.pace import Pace
 from fl.units import duration, percent, quantity, size
+
+_EVERY_S = 30.0  # between two lines within a round
+_REDRAWN_S = 0.1  # between two looks of a bar: not for each of many thousand clients
 
 
 class Lines(Listener):
-    """One line per round, for logs and pipes."""
+    """One line per round, and one every 30 seconds in a longer one; for logs and pipes."""
+
+    every_s = _EVERY_S
 
     def __init__(self, console: Console) -> None:
-        self.console = console
+        self.console, self.pace = console, Pace()
 
     def run_started(self, config: Config, path: Path | None, first: int) -> None:
         self.rounds, self.first, self.began = config.num_rounds, first, perf_counter()
+        self.num_clients, self.round = config.num_clients, -1  # -1: clients are made
+        self.pace.round_started(config.num_clients)
         self._print(_title(config, path) + (f", from round {first}" if first else ""))
 
     def path_chosen(self, path: str) -> None:
@@ -44,10 +52,34 @@ class Lines(Listener):
         for fact, what in facts.items():
             self._print(f"{fact}: {what}")
 
+    def round_started(self, t: int) -> None:
+        self.round = t
+        self.pace.round_started(self.num_clients)
+
+    def clients_present(self, clients: int) -> None:
+        self.pace.round_started(clients)
+
+    def wave_started(self, clients: int) -> None:
+        self.pace.wave_started(clients)
+
+    def client_finished(self, k: int) -> None:
+        if self.pace.client_done(self.every_s):
+            done = f"{self.pace.done:,} of {self.pace.total:,} clients"
+            self._progress(f"{self._place(self.round)}  {done}  {self.pace.text()}")
+
     def round_finished(self, record: Record) -> None:
+        self._print(self._line(record))
+
+    def _line(self, record: Record) -> str:
         done, left = record["round"] + 1, self.rounds - record["round"] - 1
         eta = (perf_counter() - self.began) / (done - self.first) * left
-        self._print(f"round {record['round']:>4}/{self.rounds - 1}  {figures(record)}  left {duration(eta)}")
+        return f"{self._place(record['round'])}  {figures(record)}  left {duration(eta)}"
+
+    def _place(self, t: int) -> str:
+        return "before the rounds" if t < 0 else f"round {t:>4}/{self.rounds - 1}"
+
+    def _progress(self, text: str) -> None:
+        self._print(text)
 
     def note(self, text: str) -> None:
         self._print(text)
@@ -67,7 +99,8 @@ class Bars(Listener):
         say(self.console, _title(config, path))
         self.rounds = self.progress.add_task("rounds", total=config.num_rounds, completed=first, figures="")
         self.clients = self.progress.add_task("clients", total=config.num_clients, figures="")
-        self.num_clients, self.wave, self.asked = config.num_clients, 0, 0
+        self.num_clients, self.pace = config.num_clients, Pace()
+        self.pace.round_started(config.num_clients)
         self.progress.start()
 
     def path_chosen(self, path: str) -> None:
@@ -78,19 +111,28 @@ class Bars(Listener):
             say(self.progress.console, f"{fact}: {what}")
 
     def round_started(self, t: int) -> None:
-        self.wave, self.asked = 0, 0
-        self.progress.reset(self.clients, description=f"round {t}")
+        self.pace.round_started(self.num_clients)
+        self.progress.reset(self.clients, description=f"round {t}", total=self.num_clients)
+
+    def clients_present(self, clients: int) -> None:
+        self.pace.round_started(clients)
+        self._redraw()
 
     def wave_started(self, clients: int) -> None:
-        self.wave, self.asked = self.wave + 1, self.asked + clients
-        total = max(self.num_clients, self.asked)  # more where clients are asked twice: to train, to test
-        self.progress.update(self.clients, total=total, figures=f"wave {self.wave}, {clients} clients")
+        self.pace.wave_started(clients)
+        self._redraw()
 
     def client_finished(self, k: int) -> None:
-        self.progress.advance(self.clients)
+        if self.pace.client_done(_REDRAWN_S):
+            self._redraw()
 
     def round_finished(self, record: Record) -> None:
+        self._redraw()
         self.progress.update(self.rounds, advance=1, figures=figures(record))
+
+    def _redraw(self) -> None:
+        pace = self.pace
+        self.progress.update(self.clients, total=pace.total, completed=pace.done, figures=pace.text())
 
     def note(self, text: str) -> None:
         say(self.progress.console, text)
@@ -113,6 +155,11 @@ def bars(console: Console, *columns: ProgressColumn) -> Progress:
 
 
 def for_console(console: Console) -> Listener:
+    """Bars on a terminal, an output that changes in a notebook, lines elsewhere."""
+    if console.is_jupyter:
+        from fl.cli.notebook import Cell  # which needs this module
+
+        return Cell(console)
     return Bars(console) if console.is_terminal else Lines(console)
 
 
@@ -146,6 +193,8 @@ def figures(record: Record) -> str:
         f"sent {size(record['bytes_total'])}",
         f"{record['wall_s']:.1f} s",
     ]
+    if record.get("present") is not None:
+        parts.insert(0, f"present {record['present']:,}")
     if "energy_j" in record:
         parts.append(_joules(record))
     parts[2:2] = [key.shown.format(record[key.name]) for key in keys.progress() if _told(key, record)]

@@ -87,10 +87,8 @@ def simulate(
             reuse=reuse,
             wait_rule=wait_rule,
             rounds=rounds,
-            model=world.devices(device_model, spread, hardware, device_trace and str(device_trace)),
-            presence=world.presences(
-                absent_rate, online, offline, presence_trace and str(presence_trace), round_hours
-            ),
+            model=world.devices(device_model, spread, hardware, _text(device_trace)),
+            presence=world.presences(absent_rate, online, offline, _text(presence_trace), round_hours),
             flop=chosen.flop(dense) if flop is None else flop,
             message_bytes=chosen.message_bytes(dense) if message_bytes is None else message_bytes,
             messages=messages,
@@ -100,3 +98,7 @@ def simulate(
         return 0
 
     raise typer.Exit(guarded(console, run))
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

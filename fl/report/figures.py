@@ -32,6 +32,7 @@ def panels(run: Recorded) -> list[Panel]:
         busiest(run),
         flop(run),
         seconds(run),
+        *pace(run),
         *joules(run),
         partition(run),
         clients(run),
@@ -199,6 +200,39 @@ def seconds(run: Recorded) -> Panel:
         figure,
         _why(run, "time was not measured."),
     )
+
+
+def pace(run: Recorded) -> list[Panel]:
+    """What runs of many clients are watched by, as far as it was recorded: clients per second, memory, and
+    who was there."""
+    return [*_rate(run), *_memory(run), *_crowd(run)]
+
+
+def _rate(run: Recorded) -> list[Panel]:
+    both = zip(run.column("trained"), run.column("wall_s"), strict=True)
+    rate = [trained / wall if trained is not None and wall else None for trained, wall in both]
+    if not any(rate):
+        return []
+    figure = _dressed(page.curves([Curve("clients per second", run.x, rate)]), run.x, "clients per second")
+    figure.update_yaxes(rangemode="tozero")
+    text = "Clients that trained in a round, over its wall time, with tests and planning."
+    return [Panel("Clients per second (measured)", text, figure, _NO_ROUNDS)]
+
+
+def _memory(run: Recorded) -> list[Panel]:
+    figure = _si(_figure(run, {"resident": "rss_bytes"}, "memory (bytes), measured"), "B")
+    text = "Resident memory of the process when the round was over: data, workers and all clients."
+    return [] if figure is None else [Panel("Memory (measured)", text, figure, _NO_ROUNDS)]
+
+
+def _crowd(run: Recorded) -> list[Panel]:
+    if not run.has("present"):
+        return []
+    figure = _figure(run, {"there": "present", "trained": "trained"}, "clients")
+    assert figure is not None  # some key is there
+    figure.update_yaxes(rangemode="tozero")
+    text = "Clients come and go: accuracies and densities of a round are over those that were there."
+    return [Panel("Clients that were there", text, figure, _NO_ROUNDS)]
 
 
 def joules(run: Recorded) -> list[Panel]:

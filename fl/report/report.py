@@ -83,13 +83,19 @@ def _results(run: Recorded) -> str:
     if run.summary is None:
         return ""
     rows = page.table(summary_rows(run.summary), SUMMARY_COLUMNS)
-    return f'{page.tiles(_highlights(run.summary))}{rows}<p class="note">{escape(_meaning(run.config))}</p>\n'
+    tiles = page.tiles(_highlights(run.summary, _who(run.config)))
+    return f'{tiles}{rows}<p class="note">{escape(_meaning(run.config))}</p>\n'
 
 
-def _highlights(ours: Record) -> list[tuple[str, str, str]]:
+def _who(cfg: Config) -> str:
+    """Over whom accuracies of a round are."""
+    return "all clients" if cfg.presence.kind == "always" else "clients that were there"
+
+
+def _highlights(ours: Record, who: str) -> list[tuple[str, str, str]]:
     return [
-        ("Best test accuracy", percent(ours["accuracy_best"]), f"round {ours['round_best']}, all clients"),
-        ("Mean of the last 5 rounds", percent(ours["accuracy_last5"]), "test accuracy, all clients"),
+        ("Best test accuracy", percent(ours["accuracy_best"]), f"round {ours['round_best']}, {who}"),
+        ("Mean of the last 5 rounds", percent(ours["accuracy_last5"]), f"test accuracy, {who}"),
         ("Density at the end", f"{ours['density_last']:.3f}", "of prunable weights"),
         ("Bytes sent", *_less(ours["bytes_total"], ours["bytes_total_dense"], "B")),
         ("Training operations", *_less(ours["flop_total"], ours["flop_total_dense"], "FLOP")),

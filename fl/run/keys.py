@@ -16,7 +16,12 @@ _PACKAGE = f"{algorithms.__name__}."
 _client = partial(Key, where="client")
 _run = partial(Key, where="run")
 _METERS = tuple(key for meter in METERS for key in meter.keys)
-_BY_UNIT: dict[str, Sums] = {"J": "sum", "s": "sum", "C": "max"}  # what meters read, over rounds; else a mean
+_BY_UNIT: dict[str, Sums] = {
+    "J": "sum",
+    "s": "sum",
+    "C": "max",
+    "byte": "max",
+}  # what meters read, over rounds; else a mean
 _COUNTS = {
     "": "messages as they were written, one per link",
     "_paper": "as the paper counts, 4 byte per stored value and no mask",

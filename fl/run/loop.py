@@ -19,7 +19,18 @@ from fl import algorithms
 from fl.algorithms.base import Env
 from fl.config import Config
 from fl.errors import CheckpointError, Diverged
-from fl.run import executor, history, interrupts, metering, metrics, present, recorded, restore, stopping
+from fl.run import (
+    executor,
+    history,
+    interrupts,
+    metering,
+    metrics,
+    present,
+    recorded,
+    restore,
+    stopping,
+    traces,
+)
 from fl.run.book import Book, Memory
 from fl.run.checkpoint import Head
 from fl.run.events import Listener
@@ -132,7 +143,9 @@ class Run:
 
     def _told_where(self, facts: dict[str, str]) -> None:
         workers = min(self.options.num_workers, self.cfg.num_clients)
-        part = history.now(self.after.round + 1, workers, self.path, facts)
+        read = traces.facts(self.cfg)
+        traces.compare(self.after.history, read, self.options.listener.note)
+        part = history.now(self.after.round + 1, workers, self.path, facts | read)
         self.after = self.after._replace(history=history.continued(self.after.history, part))
         self.book.parts(self.after.history)
         self.options.listener.run_started(self.cfg, self.book.path, self.after.round + 1)

@@ -188,7 +188,7 @@ def _rows(settings: Settings, graph: Topology) -> list[Row]:
 def _row(degree: float, max_wait: int | None, seen: NDArray[Any], shares: NDArray[Any]) -> Row:
     """`seen`: [rounds, figures of a Row in their order]."""
     figures = {name: Mean.of(seen[:, i]) for i, name in enumerate(_FIGURES)}
-    return Row(degree, max_wait, len(seen), **figures, wave_shares=shares.tolist())
+    return Row(degree, max_wait, len(seen), **figures, wave_shares=shares.tolist(), present=None)
 
 
 def _round(

@@ -97,7 +97,7 @@ def test_da_dpfl_without_waiting_and_pruning_is_dispfl_bit_by_bit(tiny, tmp_path
     for file in (METRICS, CLIENTS):
         for mine, other in zip(read_jsonl(ours / file), read_jsonl(theirs / file), strict=True):
             differing = {key for key in mine if mine[key] != other.get(key)}
-            assert differing <= {"wall_s", "train_s", "votes", "drift_mean", "drift_ratio_mean"}
+            assert differing <= {"wall_s", "rss_bytes", "train_s", "votes", "drift_mean", "drift_ratio_mean"}
 
 
 def test_density_stays(tiny, tmp_path):

@@ -70,7 +70,8 @@ def test_a_network_of_ones_own_and_what_resuming_needs(here):
     assert "not what the run was started with" not in sparsefl("run", "--resume", "run", "--code", "nets.py")
     again = (here / "run" / "metrics.jsonl").read_text()
     timeless = [
-        [{**json.loads(one), "wall_s": 0, "train_s": 0} for one in x.splitlines()] for x in (metrics, again)
+        [{**json.loads(one), "wall_s": 0, "rss_bytes": 0, "train_s": 0} for one in x.splitlines()]
+        for x in (metrics, again)
     ]
     assert timeless[0] == timeless[1]
 

@@ -338,3 +338,24 @@ def test_the_browser_would_tell(tmp_path, run):
     assert any("nobody is not defined" in one for one in console)
     assert any("127.0.0.1:9" in one and "Content Security Policy" in one for one in console)
     assert told["broken"]["contentWidth"] >= 900 and told["broken"]["drawn"] == 13
+
+
+def test_panels_of_many_clients(tmp_path):
+    """Clients per second and memory as they were measured; who was there, where clients come and go."""
+    lines = [line(t) | {"trained": 30, "wall_s": 1.5, "rss_bytes": 2e9, "present": 40 + t} for t in range(3)]
+    run = recorded.read(make_run(tmp_path / "run", lines))
+    panels = {panel.title: panel.figure for panel in report_figures.panels(run)}
+    assert [*panels["Clients per second (measured)"].data[0].y] == [20.0] * 3
+    assert [*panels["Memory (measured)"].data[0].y] == [2e9] * 3
+    there, trained = panels["Clients that were there"].data[:2]
+    assert [*there.y] == [40, 41, 42] and [*trained.y] == [30] * 3
+    plain = recorded.read(make_run(tmp_path / "plain", [line(t) for t in range(3)]))
+    assert (
+        not {*panels}
+        - {panel.title for panel in report_figures.panels(plain)}
+        - {
+            "Clients per second (measured)",
+            "Memory (measured)",
+            "Clients that were there",
+        }
+    )

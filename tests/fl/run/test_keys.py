@@ -57,7 +57,7 @@ def test_sums_are_of_keys_that_exist():
 def test_what_is_measured():
     joules = "energy_j energy_net_j idle_w energy_cpu_j energy_dram_j energy_gpu_j"
     boards = "gpu_sm_mhz gpu_memory_mhz gpu_temperature_c gpu_throttled energy_note"
-    assert keys.TIMING == (*joules.split(), *boards.split(), "wall_s", "train_s")
+    assert keys.TIMING == (*joules.split(), *boards.split(), "wall_s", "rss_bytes", "train_s")
     optional = {key.name for key in keys.ROUND_ENDS if key.null}
     assert set(keys.TIMING) - optional == {"wall_s", "train_s"}
 

@@ -157,3 +157,33 @@ def test_a_trace_is_checked_before_anything_is_written(tiny, tmp_path):
     with pytest.raises(ConfigError, match="No such file"):
         started(tiny, tmp_path / "run", "da_dpfl", "devices.kind=trace", "devices.trace=nothing.csv")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_trace_that_changed_is_told(tiny, tmp_path):
+    class Stops(Listener):
+        def __init__(self, at):
+            self.at, self.notes = at, []
+
+        def note(self, text):
+            self.notes.append(text)
+
+        def round_finished(self, record):
+            if record["round"] == self.at:
+                raise KeyboardInterrupt
+
+    trace, path = tmp_path / "trace.csv", tmp_path / "run"
+    trace.write_text("client,hours_online\n0,always\n1,always\n2,always\n3,never\n")
+    changes = ("presence.kind=trace", f"presence.trace={trace}")
+    with pytest.raises(Interrupted):
+        started(tiny, path, "dispfl", *changes, listener=Stops(1))
+    same = Stops(2)
+    with pytest.raises(Interrupted):
+        runs.resume(path, Options(1, same))
+    trace.write_text("client,hours_online\n0,always\n1,always\n2,never\n3,never\n")
+    other = Stops(None)
+    summary = runs.resume(path, Options(1, other))
+    assert not any("presence.trace" in note for note in same.notes)
+    (told,) = (note for note in other.notes if "presence.trace" in note)
+    assert told.startswith(f"presence.trace is not what the run was started with: {trace}, SHA-256 ")
+    assert summary["environment"]["presence.trace"].startswith(f"{trace}, SHA-256 ")
+    assert [line["present"] for line in read_jsonl(path / METRICS)] == [3, 3, 3, 2, 2]
