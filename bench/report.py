@@ -61,19 +61,21 @@ def table(result: Result, by_shape: bool = False) -> str:
 
 
 def markdown(result: Result, title: str = "") -> str:
-    """The table of a result, or its summary as one: a row an operation, a column a density."""
+    """The table of a result, or its summary as one: a row per case and density, one figure per cell."""
     summary, meta = result["summary"], result["meta"]
     if "table" in result:
         tables = [result["table"], *result.get("more", [])]
         return "\n".join(["\n\n".join(map(_ready, tables)), _origin(meta)])
-    columns = sorted({column for cells in summary.values() for column in cells}, key=float, reverse=True)
-    lines = [f"| {title or 'operation'} | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
-    for op, cells in summary.items():
-        shown = [
-            ", ".join(f"{key} {value:.2f}" for key, value in cells.get(column, {}).items())
-            for column in columns
-        ]
-        lines.append(f"| {op} | " + " | ".join(shown) + " |")
+    kept = "sparsity" if "matmul_gflops" in meta else "density"
+    figures = list(
+        dict.fromkeys(key for cells in summary.values() for cell in cells.values() for key in cell)
+    )
+    lines = [f"| {title or 'case'} | {kept} | " + " | ".join(figures) + " |"]
+    lines.append("|---" + "|---:" * (len(figures) + 1) + "|")
+    for case, cells in summary.items():
+        for column in sorted(cells, key=float, reverse=True):
+            shown = [f"{cells[column][key]:.2f}" if key in cells[column] else "" for key in figures]
+            lines.append(f"| {case} | {column} | " + " | ".join(shown) + " |")
     return "\n".join([*lines, _origin(meta)])
 
 

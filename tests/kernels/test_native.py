@@ -91,7 +91,7 @@ def test_calls_from_several_python_threads(models):
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="no /proc")
 def test_torch_and_kernels_run_on_the_same_threads():
-    """Beside those of torch, which spin, threads of our own would get half a core (ARCHITECTURE.md)."""
+    """Beside those of torch, which spin, threads of our own would get half a core (docs/native.md)."""
     code = """
 import os, torch
 from sparsefl.kernels.native import use_threads
