@@ -1,0 +1,205 @@
+"""Runs a graph for groups of clients on one device: trainings, tests and growth.
+
+A step is a list of launches over one workspace: batches, layers, loss, input gradients, weight gradients of
+all layers, SGD. Nothing of a step passes through the host; what it depends on (the step's number, the rate)
+lies on the card. On a real card all steps after the first are replays of one CUDA graph, captured then.
+
+Results are those of the CPU within rounding: the same samples, draws and rules.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from sparse_engine.model.grow import check_fraction
+from sparse_engine.model.model import Model
+from sparse_engine.program.batches import Batches, Trained, Training
+from sparse_engine.program.gpu import given
+from sparse_engine.program.gpu.chain import NotOnGpu, chain
+from sparse_engine.program.gpu.memory import Workspace
+from sparse_engine.program.steps import Graph
+from sparsefl.kernels import bitmap as bitmaps
+from sparsefl.kernels import devices, group, group_conv, group_step
+from sparsefl.kernels.group import Group
+from sparsefl.kernels.layout import Bitmap
+from sparsefl.kernels.select import drop, select
+
+
+class GroupSession:
+    """Not for two threads at once."""
+
+    def __init__(self, graph: Graph, device: torch.device | str) -> None:
+        self.graph, self.chain = graph, chain(graph)
+        self.device = devices.numbered(device)
+        self._workspaces: dict[tuple[int, int], Workspace] = {}
+
+    def train(
+        self,
+        models: Sequence[Model],
+        batches: Sequence[Batches],
+        how: Training,
+        tests: Sequence[Batches] | None = None,
+    ) -> list[Trained]:
+        """Train every client's model in place, all at once. `tests`: as Session.train's, one per client."""
+        _check(models, batches, how)
+        before = None if tests is None else self.evaluate(models, tests)
+        ran = _Running(self, models, batches)
+        losses = ran.train(how)
+        given.unstacked(ran.arena, models)
+        after = None if tests is None else self.evaluate(models, tests)
+        found = [_trained(losses[:, g], batches[g], models[g]) for g in range(len(models))]
+        if before is None or after is None:
+            return found
+        return [
+            one._replace(right=right)
+            for one, right in zip(found, zip(before, after, strict=True), strict=True)
+        ]
+
+    def evaluate(self, models: Sequence[Model], batches: Sequence[Batches]) -> list[int]:
+        """Return how many samples get their own class, per client."""
+        _check(models, batches, None)
+        return _Running(self, models, batches).evaluate()
+
+    def grow(self, models: Sequence[Model], fraction: float, batches: Sequence[Batches]) -> list[Bitmap]:
+        """Return RigL's next pattern of every client by the gradient of its first batch: one selection that
+        drops and one that grows, over all layers of all clients."""
+        check_fraction(fraction)
+        _check(models, batches, None)
+        ran = _Running(self, models, batches, first_only=True)
+        gradients = ran.dense_gradients()
+        n = torch.tensor([math.ceil(fraction * d) for d in ran.group.bitmap.stored], dtype=torch.int64)
+        kept = drop(ran.arena[: ran.group.bitmap.nnz], ran.group.bitmap, n)
+        try:
+            grown = select(gradients, bitmaps.complement(kept), n, largest=True, dense=True)
+        except ValueError as wrong:
+            raise FloatingPointError(f"gradients of a group: {wrong}") from wrong
+        return given.patterns(kept.words | grown.words, models)
+
+    def workspace(self, clients: int, batch: int) -> Workspace:
+        """Return the memory for groups and batches of this size; the last one is kept."""
+        if (clients, batch) not in self._workspaces:
+            self._workspaces = {(clients, batch): Workspace(self.chain, clients, batch, self.device)}
+        return self._workspaces[clients, batch]
+
+
+class _Running:
+    """A group with its batches on the card."""
+
+    def __init__(
+        self,
+        session: GroupSession,
+        models: Sequence[Model],
+        batches: Sequence[Batches],
+        first_only: bool = False,
+    ) -> None:
+        self.chain, device = session.chain, session.device
+        network, order = self.chain.network, given.order_of(batches, device, first_only)
+        bitmap, self.arena = given.stacked(models, device)
+        self.group: Group = group_conv.make(network, bitmap)
+        self.order, self.steps, self.moves = order.samples, order.steps, order.moves
+        self.data = given.resident(given.one_data(batches), session.graph.values[0], device)
+        self.work = session.workspace(len(models), self.order.shape[-1])
+        self.clock = torch.zeros(2, dtype=torch.int64, device=device)
+        self.losses = torch.zeros(self.order.shape[:2], device=device)
+
+    def train(self, how: Training) -> Tensor:
+        """All steps; the losses [steps, G], on the CPU, nan where they were not computed."""
+        device, clients = self.arena.device, self.group.clients
+        numbers = torch.tensor([how.lr, how.momentum, how.weight_decay]).to(device)
+        gradients = torch.zeros_like(self.arena)
+        velocity = torch.zeros_like(self.arena) if how.momentum else None
+        table = group.runs(self.group.bitmap, clients, self.chain.network.num_rest).to(device)
+
+        def step() -> None:
+            self.backward()
+            group_conv.weight_gradient(self.group, self.work.images, gradients)
+            group_step.sgd_(self.arena, gradients, velocity, table, self.order, self.clock, numbers)
+
+        done = repeat(step, self.steps, lambda: how.stop is not None and bool(how.stop[0]))
+        return self.losses[:done].cpu()
+
+    def evaluate(self) -> list[int]:
+        found = torch.zeros(self.order.shape[:2], dtype=torch.int32, device=self.arena.device)
+
+        def step() -> None:
+            self.forward()
+            group_step.hits(self.work.logits, self.data.labels, self.order, self.clock, found)
+
+        repeat(step, self.steps)
+        return found.sum(0).tolist()
+
+    def dense_gradients(self) -> Tensor:
+        """[G * weights]: those of the first batch."""
+        self.backward()
+        out = torch.empty(self.group.bitmap.segments.numel, device=self.arena.device)
+        group_conv.dense_gradient(self.group, self.work.images, out)
+        return out
+
+    def forward(self) -> None:
+        work, data = self.work, self.data
+        group_step.gather(data.x, data.scale, self.order, self.clock, work.x[0], self.moves)
+        for i, number in enumerate(self.chain.order):
+            group_conv.forward(self.group, number, self.arena, work.x[i], work.y[i], work.gate[i])
+
+    def backward(self) -> None:
+        """Forward, loss, and the gradients of every layer's output."""
+        self.forward()
+        work, layers, order = self.work, self.chain.network.layers, self.chain.order
+        given_labels = self.data.labels, self.order, self.clock
+        group_step.loss(work.logits, *given_labels, self.losses, work.dz[-1])
+        for i in range(len(order) - 1, 0, -1):
+            to = work.dz[i - 1], layers[order[i - 1]], work.gate[i - 1]
+            group_conv.input_gradient(self.group, order[i], self.arena, work.dz[i], *to)
+
+
+def repeat(step: Callable[[], None], times: int, stopped: Callable[[], bool] = lambda: False) -> int:
+    """Run `step` so many times, on a real card by replaying its launches; return how often it ran.
+
+    The first time, kernels are loaded and tables sent; then the launches are captured.
+    """
+    graph: torch.cuda.CUDAGraph | None = None
+    for t in range(times):
+        if stopped():
+            return t
+        if t == 0 or not torch.cuda.is_initialized():  # no driver: an interpreter, or a virtual card
+            step()
+            continue
+        if graph is None:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                step()
+        graph.replay()
+    return times
+
+
+def _check(models: Sequence[Model], batches: Sequence[Batches], how: Training | None) -> None:
+    if not models or len(models) != len(batches):
+        raise ValueError(f"expected a list of batches per model, got {len(batches)} for {len(models)} models")
+    if how is None:
+        return
+    missing = {
+        "a norm that is clipped (max_norm)": how.max_norm is not None,
+        "SAM (rho)": how.rho != 0,
+        "training that is drawn towards a model (pull)": how.pull is not None,
+        "momentum that lasts from call to call (velocity)": how.velocity is not None,
+        "growth by the last batch's gradients (scores)": how.scores is not None,
+    }
+    for what, asked in missing.items():
+        if asked:
+            raise NotOnGpu(f"there is no GPU version of {what} yet")
+
+
+def _trained(losses: Tensor, batches: Batches, model: Model) -> Trained:
+    """What came of a client's training, from its losses step by step."""
+    sizes = [min(batches.size, batches.samples - at) for at in range(0, batches.samples, batches.size)]
+    sizes = (sizes * batches.epochs)[: len(losses)]
+    stopped = len(sizes) < len(range(0, batches.samples, batches.size)) * batches.epochs
+    total, seen = 0.0, 0
+    finite = bool(torch.isfinite(model.values).all() and torch.isfinite(model.rest).all())
+    for number, (summed, n) in enumerate(zip(losses.double().tolist(), sizes, strict=False)):
+        if not math.isfinite(summed):
+            return Trained(total, seen, (number, summed / n), False, finite)
+        total, seen = total + summed, seen + n
+    return Trained(total, seen, None, stopped, finite)

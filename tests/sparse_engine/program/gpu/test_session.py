@@ -1,0 +1,171 @@
+"""sparse_engine.program.gpu: a group of clients against the CPU session, client by client."""
+
+import numpy as np
+import pytest
+import torch
+from helpers import on, variants
+from programs import batches, captured, made, samples
+from torch import nn
+
+from sparse_engine.model.grow import Growth
+from sparse_engine.program.batches import Batches, Data, Training
+from sparse_engine.program.cpu.session import Session
+from sparse_engine.program.gpu.chain import NotOnGpu, chain
+from sparse_engine.program.gpu.session import GroupSession
+from sparsefl.kernels.gather import Moves
+
+OURS = [
+    name
+    for name in variants("group_conv", without=("reference",))
+    if name != "triton" or torch.cuda.is_available()
+]
+HOW = Training(lr=0.1, momentum=0.9, weight_decay=0.01)
+
+
+def tiny():
+    """A LeNet of 8x8 images."""
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(4, 7), nn.ReLU(), nn.Linear(7, 3),
+    )  # fmt: skip
+
+
+def clients(n=3):
+    """A graph, and models with masks and weights of their own."""
+    found = []
+    for seed in range(n):
+        torch.manual_seed(seed)
+        found.append(captured(tiny(), (1, 8, 8), 0.5, seed=seed))
+    return found[0][0], [model for _, model in found]
+
+
+def images(graph, n=30, seed=0):
+    """Bytes, as data sets have them."""
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0, 256, (n, *graph.sample)).astype(np.uint8)
+    return Data(x, rng.integers(0, 3, n), np.array([120.0], np.float32), np.array([60.0], np.float32))
+
+
+def shares(data, epochs=2, moved=False):
+    """Clients with 14, 9 and 7 samples: the last steps have fewer clients, the last batches are smaller."""
+    found = []
+    for k, mine in enumerate((range(0, 14), range(14, 23), range(23, 30))):
+        rng = np.random.default_rng(k)
+        order = np.concatenate([rng.permutation(np.array(mine)) for _ in range(epochs)])
+        n = len(order)
+        moves = Moves(rng.integers(0, 3, n), rng.integers(0, 3, n), rng.random(n) < 0.5, 1) if moved else None
+        found.append(Batches(data, order, 5, epochs, moves))
+    return found
+
+
+@pytest.mark.parametrize("variant", OURS)
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_training_is_the_one_of_the_cpu(variant, moved):
+    graph, models = clients()
+    given = shares(images(graph), moved=moved)
+    ours, theirs = [m.clone() for m in models], [m.clone() for m in models]
+    with on(variant) as put:
+        found = GroupSession(graph, put.device).train(ours, given, HOW, given)
+    session = Session(graph)
+    for k in range(3):
+        wanted = session.train(theirs[k], given[k], HOW, given[k])
+        assert torch.allclose(ours[k].values, theirs[k].values, rtol=1e-5, atol=1e-6)
+        assert torch.allclose(ours[k].rest, theirs[k].rest, rtol=1e-5, atol=1e-6)
+        assert found[k].samples == wanted.samples and found[k].finite and found[k].failed is None
+        assert found[k].loss == pytest.approx(wanted.loss, rel=1e-5)
+        assert found[k].right == wanted.right
+        assert not torch.equal(ours[k].values, models[k].values)
+
+
+@pytest.mark.parametrize("variant", OURS)
+def test_growth_is_the_one_of_the_cpu(variant):
+    graph, models = clients()
+    given = shares(images(graph), epochs=1)
+    with on(variant) as put:
+        found = GroupSession(graph, put.device).grow(models, 0.3, given)
+    for k, model in enumerate(models):
+        wanted = Session(graph).grow(model, Growth(model, 0.3), given[k])
+        assert torch.equal(found[k].words, wanted.words)
+        assert not torch.equal(wanted.words, model.bitmap.words)
+
+
+@pytest.mark.parametrize("variant", OURS)
+def test_a_diverged_loss_names_its_batch(variant):
+    graph, models = clients()
+    given = shares(images(graph), epochs=3)
+    with on(variant) as put:
+        found = GroupSession(graph, put.device).train([m.clone() for m in models], given, Training(lr=1e20))
+    wanted = [
+        Session(graph).train(m.clone(), b, Training(lr=1e20)) for m, b in zip(models, given, strict=True)
+    ]
+    assert [each.failed and each.failed[0] for each in found] == [
+        each.failed and each.failed[0] for each in wanted
+    ]
+    assert any(each.failed for each in wanted)
+
+
+@pytest.mark.parametrize("variant", OURS)
+def test_a_stop_is_seen_before_the_next_step(variant):
+    graph, models = clients()
+    given = shares(images(graph))
+    ours = [m.clone() for m in models]
+    with on(variant) as put:
+        how = Training(lr=0.1, stop=np.ones(1, np.uint8))
+        found = GroupSession(graph, put.device).train(ours, given, how)
+    assert all(each.stopped and each.samples == 0 for each in found)
+    assert all(torch.equal(a.values, b.values) for a, b in zip(ours, models, strict=True))
+
+
+@pytest.mark.parametrize("name", ["lenet5", "mlp", "rows"])
+def test_chains(name):
+    graph, model = made(name)
+    assert sorted(chain(graph).order) == list(range(len(model.layout.names)))
+
+
+def test_a_layer_has_its_pool_and_relu():
+    layers = chain(made("lenet5")[0]).network.layers
+    assert [(layer.pool, layer.relu) for layer in layers] == [
+        ((2, 2), True), ((2, 2), True), ((1, 1), True), ((1, 1), True), ((1, 1), False)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("batch norm", "there is no GPU version of batch norm"),
+        ("group norms", "there is no GPU version of group norm of 4"),
+        ("shared values", "values that two steps read"),
+        ("groups", "weights that stay dense, or of groups"),
+        ("pools", "pool windows that overlap or are padded"),
+        ("dropouts", "there is no GPU version of dropout 0.1"),
+        ("a window of 289", "no GPU version of pool windows that overlap"),
+    ],
+)
+def test_what_has_no_gpu_version_says_so(name, sentence):
+    graph = made(name, exempt=("1.*",) if name == "groups" else ())[0]
+    with pytest.raises(NotOnGpu, match=sentence):
+        chain(graph)
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [({"max_norm": 1.0}, "max_norm"), ({"rho": 0.1}, "SAM"), ({"scores": torch.zeros(1)}, "last batch")],
+)
+def test_trainings_without_a_gpu_version_say_so(how, sentence):
+    graph, models = clients(1)
+    given = [batches(samples(graph), 5)]
+    with pytest.raises(NotOnGpu, match=sentence):
+        GroupSession(graph, "cpu").train(models, given, Training(lr=0.1, **how))
+
+
+def test_a_batch_that_is_too_large_is_refused():
+    graph, models = clients(1)
+    with pytest.raises(ValueError, match="expected a batch of 1 to 128 samples, got 200"):
+        GroupSession(graph, "cpu").evaluate(models, [batches(samples(graph, 300), 200)])
+
+
+def test_models_without_batches_are_refused():
+    graph, models = clients(2)
+    with pytest.raises(ValueError, match="expected a list of batches per model, got 1 for 2 models"):
+        GroupSession(graph, "cpu").evaluate(models, [batches(samples(graph), 5)])
