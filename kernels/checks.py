@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 FLOATS = (torch.float32, torch.float64)
+IMAGES = (*FLOATS, torch.bfloat16)  # of tensors between layers; what belongs to weights stays float32 then
 
 
 def same_shape(**tensors: Tensor) -> None:
@@ -37,6 +38,16 @@ def same_dtype(**tensors: Tensor) -> None:
     for x in others:
         if x.dtype != first.dtype:
             _refuse("one dtype", {name: x.dtype for name, x in tensors.items()})
+
+
+def same_precision(x: Tensor, **others: Tensor | None) -> None:
+    """What belongs to weights and sums: of x's dtype, or float32 where x is bfloat16."""
+    given = {name: t for name, t in others.items() if t is not None}
+    if x.dtype != torch.bfloat16:
+        same_dtype(images=x, **given)
+    elif any(t.dtype != torch.float32 for t in given.values()):
+        got = {name: t.dtype for name, t in given.items()}
+        _refuse("torch.float32 beside images of torch.bfloat16", got)
 
 
 def same_device(**tensors: Tensor) -> None:

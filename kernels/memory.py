@@ -21,12 +21,16 @@ LARGE = 1 << 16  # bytes from which the pool is asked
 def empty(shape: tuple[int, ...], like: Tensor) -> Tensor:
     """An uninitialised contiguous tensor with the dtype and device of `like`, or a MemoryError."""
     if (
-        like.dtype == torch.float32
+        like.dtype in (torch.float32, torch.bfloat16)
         and like.device.type == "cpu"
-        and 4 * prod(shape) >= LARGE
+        and like.element_size() * prod(shape) >= LARGE
         and native.built()
     ):
-        return from_dlpack(native.extension().empty(shape))
+        if like.dtype == torch.float32:
+            return from_dlpack(native.extension().empty(shape))
+        count = prod(shape)  # the pool gives floats: two of these in each
+        pairs = from_dlpack(native.extension().empty(((count + 1) // 2,)))
+        return pairs.view(torch.bfloat16)[:count].view(shape)
     return plain(shape, like.dtype, like.device)
 
 

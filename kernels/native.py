@@ -87,6 +87,24 @@ def use_isa(name: str) -> Iterator[None]:
         extension().set_isa(before)
 
 
+_without_dot: ContextVar[bool] = ContextVar("without_dot", default=False)
+
+
+def bf16_dot() -> bool:
+    """Is there an instruction for products of bfloat16 pairs (AVX512_BF16), in the instruction set in use?"""
+    return extension().bf16_dot() and not _without_dot.get()
+
+
+@contextmanager
+def without_bf16_dot() -> Iterator[None]:
+    """A context in which bfloat16 kernels do without that instruction: for tests and benchmarks."""
+    token = _without_dot.set(True)
+    try:
+        yield
+    finally:
+        _without_dot.reset(token)
+
+
 def num_threads() -> int:
     """Threads a native kernel may use: `use_threads`, else SPARSE_THREADS, else as many as torch uses."""
     return _threads.get() or settings.current().threads or torch.get_num_threads()

@@ -7,7 +7,7 @@
 mean and var are taken over the channels of a group and the positions for each sample (group norm), or over
 positions and batch for each channel (batch norm); var is the biased one. With relu, only the dy where y > 0
 count. Backward finds the sign of y again from x: that costs two operations in registers, and y need not be
-read (or kept) by this layer.
+read (or kept) by this layer. x, y, dx and dy may be bfloat16: everything else is float32 then.
 """
 
 from typing import NamedTuple
@@ -49,7 +49,7 @@ def group_norm(
     _check(x, gamma, beta)
     if groups < 1 or x.shape[0] % groups:
         raise ValueError(f"expected groups that divide {x.shape[0]} channels, got {groups}")
-    mean = x.new_empty(groups, x.shape[3])
+    mean = x.new_empty(groups, x.shape[3], dtype=_statistics(x))
     out = Normed(memory.empty(x.shape, x), mean, torch.empty_like(mean))
     if x.numel():
         _call("group_norm", x.device, x, gamma, beta, float(eps), relu, out)
@@ -68,7 +68,7 @@ def group_norm_backward(
 ) -> Gradients:
     """mean, rstd: as `group_norm` gave them; gamma, beta, relu: as it got them."""
     _check(x, gamma, beta)
-    _expect(x, x.shape, dy=dy)
+    _expect(x, x.shape, x.dtype, dy=dy)
     if mean.dim() != 2 or not len(mean) or x.shape[0] % len(mean):
         raise ValueError(f"expected mean as [groups, {x.shape[3]}], got {tuple(mean.shape)}")
     _expect(x, torch.Size((len(mean), x.shape[3])), mean=mean, rstd=rstd)
@@ -100,7 +100,7 @@ def batch_norm(
         raise ValueError("expected running_mean and running_var when not training, got None")
     if training and x.numel() <= x.shape[0]:
         raise ValueError(f"expected more than one value per channel when training, got {tuple(x.shape)}")
-    mean = x.new_empty(x.shape[0])
+    mean = x.new_empty(x.shape[0], dtype=_statistics(x))
     out = Normed(memory.empty(x.shape, x), mean, torch.empty_like(mean))
     running = running_mean, running_var, float(momentum)
     if x.numel():
@@ -121,7 +121,7 @@ def batch_norm_backward(
 ) -> Gradients:
     """mean, rstd: as `batch_norm` gave them; the others: as it got them. Not training: dx = rstd gamma dy."""
     _check(x, gamma, beta)
-    _expect(x, x.shape, dy=dy)
+    _expect(x, x.shape, x.dtype, dy=dy)
     _expect(x, x.shape[:1], mean=mean, rstd=rstd)
     out = _gradients(x, gamma, beta)
     if x.numel():
@@ -132,20 +132,29 @@ def batch_norm_backward(
 def _check(x: Tensor, gamma: Tensor | None, beta: Tensor | None) -> None:
     if x.dim() != 4:
         raise ValueError(f"expected x as [channels, height, width, batch], got {tuple(x.shape)}")
-    checks.dtype(*checks.FLOATS, x=x)
+    checks.dtype(*checks.IMAGES, x=x)
     checks.contiguous(x=x)
     _expect(x, x.shape[:1], gamma=gamma, beta=beta)
 
 
-def _expect(x: Tensor, shape: torch.Size, **tensors: Tensor | None) -> None:
-    """Each of this shape, contiguous, of x's dtype and device: in one look, these layers are called often."""
+def _statistics(x: Tensor) -> torch.dtype:
+    """The dtype of statistics, gamma and beta."""
+    return torch.float32 if x.dtype == torch.bfloat16 else x.dtype
+
+
+def _expect(
+    x: Tensor, shape: torch.Size, wanted: torch.dtype | None = None, **tensors: Tensor | None
+) -> None:
+    """Each of this shape, contiguous, on x's device, of the dtype of its statistics: in one look, these layers
+    are called often."""
+    dtype = wanted or _statistics(x)
     for name, t in tensors.items():
         if t is None or (
-            t.shape == shape and t.dtype == x.dtype and t.device == x.device and t.is_contiguous()
+            t.shape == shape and t.dtype == dtype and t.device == x.device and t.is_contiguous()
         ):
             continue
         raise ValueError(
-            f"expected {name} as contiguous {tuple(shape)} of {x.dtype} on {x.device}, "
+            f"expected {name} as contiguous {tuple(shape)} of {dtype} on {x.device}, "
             f"got {tuple(t.shape)} of {t.dtype} on {t.device} with strides {t.stride()}"
         )
 

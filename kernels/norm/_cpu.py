@@ -3,6 +3,7 @@
 from functools import lru_cache
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sparsefl.kernels.native import extension, num_threads, pointer
@@ -14,9 +15,9 @@ from sparsefl.kernels.registry import register
 def group_norm(
     x: Tensor, gamma: Tensor | None, beta: Tensor | None, eps: float, relu: bool, out: Normed
 ) -> None:
-    into = map(pointer, out)
-    extension().group_norm(
-        _shape(x, len(out.mean)), pointer(x), _maybe(gamma), _maybe(beta), eps, relu, *into, num_threads()
+    into = _at(out.y), pointer(out.mean), pointer(out.rstd)
+    _op("group_norm", x)(
+        _shape(x, len(out.mean)), _at(x), _maybe(gamma), _maybe(beta), eps, relu, *into, num_threads()
     )
 
 
@@ -31,8 +32,9 @@ def group_norm_backward(
     relu: bool,
     out: Gradients,
 ) -> None:
-    given = *map(pointer, (dy, x, mean, rstd)), _maybe(gamma), _maybe(beta)
-    extension().group_norm_backward(_shape(x, len(mean)), *given, relu, *map(_maybe, out), num_threads())
+    given = _at(dy), _at(x), pointer(mean), pointer(rstd), _maybe(gamma), _maybe(beta)
+    into = _at(out.dx), _maybe(out.dgamma), _maybe(out.dbeta)
+    _op("group_norm_backward", x)(_shape(x, len(mean)), *given, relu, *into, num_threads())
 
 
 @register("batch_norm", "cpu")
@@ -55,8 +57,9 @@ def batch_norm(
     running = extension().RunningStatistics(
         mean=_maybe(running_mean), var=_maybe(running_var), momentum=momentum
     )
-    given = pointer(x), _maybe(gamma), _maybe(beta), eps, relu, training
-    extension().batch_norm(_shape(x, 1), *given, running, *map(pointer, out), num_threads())
+    given = _at(x), _maybe(gamma), _maybe(beta), eps, relu, training
+    into = _at(out.y), pointer(out.mean), pointer(out.rstd)
+    _op("batch_norm", x)(_shape(x, 1), *given, running, *into, num_threads())
 
 
 @register("batch_norm_backward", "cpu")
@@ -71,8 +74,9 @@ def batch_norm_backward(
     relu: bool,
     out: Gradients,
 ) -> None:
-    given = *map(pointer, (dy, x, mean, rstd)), _maybe(gamma), _maybe(beta), relu, training
-    extension().batch_norm_backward(_shape(x, 1), *given, *map(_maybe, out), num_threads())
+    given = _at(dy), _at(x), pointer(mean), pointer(rstd), _maybe(gamma), _maybe(beta), relu, training
+    into = _at(out.dx), _maybe(out.dgamma), _maybe(out.dbeta)
+    _op("batch_norm_backward", x)(_shape(x, 1), *given, *into, num_threads())
 
 
 def _shape(x: Tensor, groups: int) -> Any:
@@ -84,6 +88,15 @@ def _shape(x: Tensor, groups: int) -> Any:
 def _made(channels: int, groups: int, size: int, batch: int) -> Any:
     """NormShape of csrc/layers/shapes.h"""
     return extension().NormShape(channels=channels, groups=groups, size=size, batch=batch)
+
+
+def _op(name: str, x: Tensor) -> Any:
+    """The native operation for the dtype of the images."""
+    return getattr(extension(), name + "_bf16" if x.dtype == torch.bfloat16 else name)
+
+
+def _at(x: Tensor) -> int:
+    return pointer(x, torch.bfloat16 if x.dtype == torch.bfloat16 else torch.float32)
 
 
 def _maybe(x: Tensor | None) -> int:

@@ -9,6 +9,7 @@ from sparsefl.kernels.registry import register
 
 @register("group_norm", "reference")
 def group_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float, relu: bool, out: Normed) -> None:
+    x = x.to(out.mean.dtype)
     groups, batch = out.mean.shape
     var, mean = torch.var_mean(x.view(groups, -1, batch), 1, correction=0)
     out.mean.copy_(mean)
@@ -27,6 +28,7 @@ def group_norm_backward(
     relu: bool,
     out: Gradients,
 ) -> None:
+    x, dy = x.to(mean.dtype), dy.to(mean.dtype)
     groups, batch = mean.shape
     xhat, g = _affine_gradients(dy, x, _of_groups(x, mean), _of_groups(x, rstd), gamma, beta, relu, out)
     along = [_of_groups(x, (g * t).view(groups, -1, batch).mean(1)) for t in (torch.ones_like(xhat), xhat)]
@@ -46,6 +48,7 @@ def batch_norm(
     relu: bool,
     out: Normed,
 ) -> None:
+    x = x.to(out.mean.dtype)
     mean, var = running_mean, running_var
     if training:
         var, mean = torch.var_mean(x, (1, 2, 3), correction=0)
@@ -70,6 +73,7 @@ def batch_norm_backward(
     relu: bool,
     out: Gradients,
 ) -> None:
+    x, dy = x.to(mean.dtype), dy.to(mean.dtype)
     xhat, g = _affine_gradients(dy, x, _of_channels(mean), _of_channels(rstd), gamma, beta, relu, out)
     if training:
         axes = (1, 2, 3)
@@ -80,13 +84,12 @@ def batch_norm_backward(
 def _normalise(
     x: Tensor, mean: Tensor, rstd: Tensor, gamma: Tensor, beta: Tensor, relu: bool, y: Tensor
 ) -> None:
-    y.copy_((x - mean) * rstd)
+    found = (x - mean) * rstd
     if gamma is not None:
-        y.mul_(_of_channels(gamma))
+        found.mul_(_of_channels(gamma))
     if beta is not None:
-        y.add_(_of_channels(beta))
-    if relu:
-        y.relu_()
+        found.add_(_of_channels(beta))
+    y.copy_(found.relu_() if relu else found)
 
 
 def _affine_gradients(

@@ -5,6 +5,7 @@
     dv             = sum over h, w, n of  dy[o, h, w, n] * x[c, h s + i d - p, w s + j d - p, n]
 
 x, y: contiguous [channels, height, width, batch]. v: the packed values of the weight [out, in, kh, kw].
+x and y may be bfloat16: then v, dv, bias and all sums are float32.
 A linear layer is a 1x1 convolution of a 1x1 image.
 
 A backend may have several kernels. `kernel` names one of candidates(conv); without it, `suggest` chooses.
@@ -40,7 +41,7 @@ def forward(
     """Return y [out, height, width, batch]."""
     _check(conv, values=values)
     _check_image(conv.in_channels, x=x)
-    checks.same_dtype(values=values, x=x, **({} if bias is None else {"bias": bias}))
+    checks.same_precision(x, values=values, bias=bias)
     height, width = conv.output_size(*x.shape[1:3])
     if bias is not None:
         checks.flat(bias=bias)
@@ -58,7 +59,7 @@ def input_gradient(
     """Return dx [in, *size, batch]."""
     _check(conv, values=values)
     _check_image(conv.out_channels, dy=dy)
-    checks.same_dtype(values=values, dy=dy)
+    checks.same_precision(dy, values=values)
     _check_size(conv, dy, size)
     dx = memory.empty((conv.in_channels, *size, dy.shape[3]), dy)
     if dx.numel():
@@ -75,13 +76,18 @@ def weight_gradient(conv: Conv, x: Tensor, dy: Tensor, *, kernel: str | None = N
     _check_size(conv, dy, (x.shape[1], x.shape[2]))
     if x.shape[3] != dy.shape[3]:
         raise ValueError(f"expected one batch size, got x {x.shape[3]} and dy {dy.shape[3]}")
-    dv = memory.empty((conv.bitmap.nnz,), x)
+    dv = memory.empty((conv.bitmap.nnz,), sums_like(x))
     if not dy.numel():
         dv.zero_()
     elif dv.numel():
         kernel = _chosen(kernel, conv, "weight_gradient", x.shape)
         _call("conv_weight_gradient", x.device, conv, x, dy, dv, kernel)
     return dv
+
+
+def sums_like(x: Tensor) -> Tensor:
+    """An empty tensor of the dtype and device that sums over x have."""
+    return x.new_empty(0, dtype=torch.float32) if x.dtype == torch.bfloat16 else x
 
 
 def _chosen(kernel: str | None, conv: Conv, direction: str, image: torch.Size) -> str:
@@ -101,7 +107,7 @@ def _check_image(channels: int, **image: Tensor) -> None:
     (name, x), *_ = image.items()
     if x.dim() != 4 or x.shape[0] != channels:
         raise ValueError(f"expected {name} as [{channels}, height, width, batch], got {tuple(x.shape)}")
-    checks.dtype(*checks.FLOATS, **image)
+    checks.dtype(*checks.IMAGES, **image)
     checks.contiguous(**image)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsefl.kernels import memory
+from sparsefl.kernels import memory, native
 from sparsefl.kernels.native import extension, num_threads, pointer
 from sparsefl.kernels.pack import pack, unpack
 from sparsefl.kernels.registry import register
@@ -24,7 +24,7 @@ def conv_forward(conv: Conv, values: Tensor, x: Tensor, bias: Tensor | None, y: 
         out, into = conv.out_channels, conv.in_channels
         _winograd(conv, values, x, bias, y, conv.padding, _filter(out, into, 9 * into, 9, flip=False))
     else:
-        _apply(plan.forward(conv, *x.shape[1:], kernel), values, x, bias, y)
+        _apply(plan.forward(conv, *x.shape[1:], kernel, x.element_size()), values, x, bias, y)
 
 
 @register("conv_input_gradient", "cpu")
@@ -33,10 +33,10 @@ def conv_input_gradient(conv: Conv, values: Tensor, dy: Tensor, dx: Tensor, kern
         out, into = conv.out_channels, conv.in_channels
         padding = (2 - conv.padding[0], 2 - conv.padding[1])
         _winograd(conv, values, dy, None, dx, padding, _filter(into, out, 9, 9 * into, flip=True))
-    elif kernel == "sparse" and _is_one_tile(conv, dx):
+    elif kernel == "sparse" and dx.dtype == torch.float32 and _is_one_tile(conv, dx):
         _linear_gradient(conv, values, dy, dx)
     else:
-        _apply(plan.input_gradient(conv, *dx.shape[1:], kernel), values, dy, None, dx)
+        _apply(plan.input_gradient(conv, *dx.shape[1:], kernel, dx.element_size()), values, dy, None, dx)
 
 
 @register("conv_weight_gradient", "cpu")
@@ -45,23 +45,37 @@ def conv_weight_gradient(conv: Conv, x: Tensor, dy: Tensor, dv: Tensor, kernel: 
         _sparse_gradient(conv, x, dy, dv)
         return
     full = conv.bitmap.nnz == conv.bitmap.segments.numel
-    dw = dv if full else memory.empty((conv.bitmap.segments.numel,), x)
+    dw = dv if full else memory.empty((conv.bitmap.segments.numel,), dv)
     if kernel == "winograd":
         channels = conv.out_channels, conv.in_channels
         images = _images(x, dy, conv.padding)
-        at = pointer(x), pointer(dy), pointer(dw)
-        extension().conv_winograd_gradient(images, *channels, *at, num_threads())
+        at = _at(x), _at(dy), pointer(dw)
+        _op("conv_winograd_gradient", x)(images, *channels, *at, num_threads())
     else:
-        way = plan.forward(conv, *x.shape[1:], kernel)
+        way = plan.forward(conv, *x.shape[1:], kernel, x.element_size())
         (only,) = way.passes
         sweep = only.sweep
         assert isinstance(sweep, DenseSweep)
         shape = way.planes.native, sweep.native_gradient, only.output
         planes = _planes(way.planes, x)
-        at = pointer(planes), pointer(dy), pointer(dw)
-        extension().conv_dense_gradient(*shape, sweep.tiles, *at, num_threads())
+        at = _at(planes), _at(dy), pointer(dw)
+        _op("conv_dense_gradient", x)(*shape, sweep.tiles, *at, num_threads())
     if not full:
         pack(dw, conv.bitmap, dv)
+
+
+def _op(name: str, x: Tensor) -> Any:
+    """The native operation for the dtype of the images."""
+    return getattr(extension(), name + "_bf16" if x.dtype == torch.bfloat16 else name)
+
+
+def _at(x: Tensor) -> int:
+    return pointer(x, torch.bfloat16 if x.dtype == torch.bfloat16 else torch.float32)
+
+
+def _dot(x: Tensor) -> tuple[bool, ...]:
+    """Whether the sparse bfloat16 kernels use the processor's instruction for it; float ones do not ask."""
+    return (native.bf16_dot(),) if x.dtype == torch.bfloat16 else ()
 
 
 def _is_one_tile(conv: Conv, x: Tensor) -> bool:
@@ -80,22 +94,29 @@ def _linear_gradient(conv: Conv, values: Tensor, dy: Tensor, dx: Tensor) -> None
 
 
 def _sparse_gradient(conv: Conv, x: Tensor, dy: Tensor, dv: Tensor) -> None:
-    way = plan.forward(conv, *x.shape[1:], "sparse")
+    way = plan.forward(conv, *x.shape[1:], "sparse", x.element_size())
     (only,) = way.passes
     sweep = only.sweep
     planes = _planes(way.planes, x)
     shape = way.planes.native, sweep.native, only.output
-    extension().conv_gradient(*shape, pointer(planes), pointer(dy), pointer(dv), num_threads())
+    at = _at(planes), _at(dy), pointer(dv), *_dot(x)
+    _op("conv_gradient", x)(*shape, *at, num_threads())
 
 
 def _apply(way: Direction, values: Tensor, x: Tensor, bias: Tensor | None, y: Tensor) -> None:
     planes = _planes(way.planes, x)
     start = 0 if bias is None else pointer(bias)
     for step in way.passes:
-        run = extension().conv_dense_apply if isinstance(step.sweep, DenseSweep) else extension().conv_apply
-        weights = _ordered(step.sweep, values)
-        at = pointer(planes), pointer(weights), start, pointer(y) + 4 * step.offset
-        run(way.planes.native, step.sweep.native, step.output, *at, num_threads())
+        dense = isinstance(step.sweep, DenseSweep)
+        run = _op("conv_dense_apply" if dense else "conv_apply", x)
+        weights = (
+            _ordered(step.sweep, values)
+            if dense or x.dtype == torch.float32
+            else _rounded(step.sweep, values)
+        )
+        at = _at(planes), _at(weights), start, _at(y) + y.element_size() * step.offset
+        how = () if dense else _dot(x)
+        run(way.planes.native, step.sweep.native, step.output, *at, *how, num_threads())
 
 
 def _winograd(
@@ -110,8 +131,8 @@ def _winograd(
     """`order`: a ConvFilter, how rows, channels and taps lie in the weight."""
     full = conv.bitmap.nnz == conv.bitmap.segments.numel
     weight = values if full else unpack(values, conv.bitmap)
-    at = pointer(x), pointer(weight), 0 if bias is None else pointer(bias), pointer(y)
-    extension().conv_winograd(_images(x, y, padding), order, *at, num_threads())
+    at = _at(x), pointer(weight), 0 if bias is None else pointer(bias), _at(y)
+    _op("conv_winograd", x)(_images(x, y, padding), order, *at, num_threads())
 
 
 @lru_cache(maxsize=256)
@@ -138,7 +159,7 @@ def _planes(planes: Planes, x: Tensor) -> Tensor:
     if planes.is_input:
         return x
     out = memory.empty((planes.size,), x)
-    extension().conv_planes(planes.native, pointer(x), pointer(out), num_threads())
+    _op("conv_planes", x)(planes.native, _at(x), _at(out), num_threads())
     return out
 
 
@@ -149,4 +170,13 @@ def _ordered(sweep: Sweep | DenseSweep, values: Tensor) -> Tensor:
     out = memory.empty((sweep.index.numel(),), values)
     index = pointer(sweep.index, torch.int32), sweep.index.numel()
     extension().conv_gather(pointer(values), *index, pointer(out), num_threads())
+    return out
+
+
+def _rounded(sweep: Sweep | DenseSweep, values: Tensor) -> Tensor:
+    """The values in the order of the sweep, as bfloat16."""
+    count = values.numel() if sweep.index is None else sweep.index.numel()
+    out = memory.empty((count,), values.new_empty(0, dtype=torch.bfloat16))
+    index = 0 if sweep.index is None else pointer(sweep.index, torch.int32)
+    extension().conv_gather_bf16(pointer(values), index, count, _at(out), num_threads())
     return out

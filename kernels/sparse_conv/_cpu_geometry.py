@@ -10,7 +10,7 @@ from math import ceil
 import numpy as np
 
 from sparsefl.kernels.native import extension
-from sparsefl.kernels.sparse_conv._cpu_planes import L1, Axis, Planes, make_planes
+from sparsefl.kernels.sparse_conv._cpu_planes import FLOAT, L1, Axis, Planes, make_planes
 from sparsefl.kernels.sparse_conv.conv import Conv, Geometry
 
 FEW = {4: 24, 8: 24, 16: 10}  # weights of a row and block below which its overhead shows: then blocks double
@@ -51,7 +51,14 @@ class Ways:
     passes: tuple[Place, ...]
 
 
-def forward(conv: Conv | Geometry, height: int, width: int, batch: int, lanes: int | None = None) -> Ways:
+def forward(
+    conv: Conv | Geometry,
+    height: int,
+    width: int,
+    batch: int,
+    lanes: int | None = None,
+    itemsize: int = FLOAT,
+) -> Ways:
     """`lanes`: batch columns side by side; None: those that need the fewest tiles."""
     out_height, out_width = conv.output_size(height, width)
     s = conv.stride
@@ -60,13 +67,18 @@ def forward(conv: Conv | Geometry, height: int, width: int, batch: int, lanes: i
         for n, p, d in zip(conv.kernel, conv.padding, conv.dilation, strict=True)
     ]
     grid = out_height, out_width
-    planes = make_planes(conv.in_channels, (height, width, batch), s, [axes], grid, lanes)
+    planes = make_planes(conv.in_channels, (height, width, batch), s, [axes], grid, lanes, itemsize)
     output = Output(*grid, batch, out_height * out_width * batch, out_width * batch, batch)
     return Ways(planes, (Place(axes, output),))
 
 
 def input_gradient(
-    conv: Conv | Geometry, height: int, width: int, batch: int, lanes: int | None = None
+    conv: Conv | Geometry,
+    height: int,
+    width: int,
+    batch: int,
+    lanes: int | None = None,
+    itemsize: int = FLOAT,
 ) -> Ways:
     """Input position s i + a gets tap k from output position i + (a + p - k d) / s, where that is whole."""
     s = conv.stride
@@ -80,7 +92,8 @@ def input_gradient(
     pairs = [(a, b) for a in range(min(s, height)) for b in range(min(s, width))]
     axes = [[phases[0][a], phases[1][b]] for a, b in pairs]
     size = (*conv.output_size(height, width), batch)
-    planes = make_planes(conv.out_channels, size, 1, axes, (ceil(height / s), ceil(width / s)), lanes)
+    grid = ceil(height / s), ceil(width / s)
+    planes = make_planes(conv.out_channels, size, 1, axes, grid, lanes, itemsize)
     sizes = height * width * batch, s * width * batch, s * batch
     return Ways(
         planes,
@@ -107,19 +120,20 @@ def tap_bytes(kernel: tuple[int, int], planes: Planes, axes: Sequence[Axis]) -> 
         if down is not None and across is not None:
             plane = axes[0].phase[i] * planes.phases + axes[1].phase[j]
             position = (down + planes.top) * planes.columns + across + planes.left
-            at[i, j] = 4 * (plane * planes.plane_size + position * planes.lanes)
+            at[i, j] = planes.itemsize * (plane * planes.plane_size + position * planes.lanes)
     return at
 
 
 def channels_in_l1(planes: Planes, at: np.ndarray) -> int:
     """Input channels whose part under a tile fits into L1; `at`: `tap_bytes`."""
     used = at[at >= 0]
-    rows = np.unique(used // (4 * planes.columns * planes.lanes))
+    size = planes.itemsize
+    rows = np.unique(used // (size * planes.columns * planes.lanes))
     segments = len(np.unique(rows[:, None] + np.arange(planes.high))) or 1
-    columns = used // (4 * planes.lanes) % planes.columns
+    columns = used // (size * planes.lanes) % planes.columns
     beyond = planes.lanes * int(np.ptp(columns)) if len(used) else 0
     part = min(extension().conv_tile() // planes.high + beyond, planes.columns * planes.lanes)
-    return max(1, L1[extension().conv_vector()] // (4 * segments * part))
+    return max(1, L1[extension().conv_vector()] // (size * segments * part))
 
 
 def tiles_together(width: int, planes: Planes) -> int:

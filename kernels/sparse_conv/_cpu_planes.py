@@ -13,6 +13,7 @@ import numpy as np
 from sparsefl.kernels.native import extension
 
 LINE = 16  # floats
+FLOAT = 4  # bytes; a bfloat16 has 2
 L1 = {4: 20 << 10, 8: 20 << 10, 16: 48 << 10}  # bytes of a block's input in L1, by the lanes of a vector
 
 
@@ -50,10 +51,13 @@ class Planes:
     chunks: int
     plane_size: int
     high: int
+    itemsize: int = FLOAT  # bytes of an entry
 
     @cached_property
     def native(self) -> Any:
-        return extension().ConvPlanes(**{field.name: getattr(self, field.name) for field in fields(self)})
+        return extension().ConvPlanes(
+            **{field.name: getattr(self, field.name) for field in fields(self) if field.name != "itemsize"}
+        )
 
     @property
     def channel_size(self) -> int:
@@ -64,12 +68,17 @@ class Planes:
         """Is the tensor itself what its planes would be, as for a linear layer and a batch of whole lines?"""
         whole = self.rows * self.columns * self.lanes == self.plane_size
         same = (self.rows, self.columns, self.lanes) == (self.height, self.width, self.batch)
-        return whole and same and self.stride == 1 and self.batch % LINE == 0
+        return whole and same and self.stride == 1 and self.batch % line(self.itemsize) == 0
 
     @property
     def size(self) -> int:
-        """Floats of all planes. A tile may read a little beyond the last."""
-        return self.chunks * self.channels * self.channel_size + LINE * 16
+        """Entries of all planes. A tile may read a little beyond the last."""
+        return self.chunks * self.channels * self.channel_size + line(self.itemsize) * 16
+
+
+def line(itemsize: int) -> int:
+    """Entries of a cache line."""
+    return LINE * FLOAT // itemsize
 
 
 def make_planes(
@@ -79,20 +88,22 @@ def make_planes(
     axes: list[list[Axis]],
     grid: tuple[int, int],
     lanes: int | None = None,
+    itemsize: int = FLOAT,
 ) -> Planes:
     """`lanes`: batch columns side by side; None: those that need the fewest tiles."""
     height, width, batch = size
     top, left = (max(pair[i].before for pair in axes) for i in (0, 1))
     below, right = (max(pair[i].after for pair in axes) for i in (0, 1))
     halo = top + below, left + right
-    lanes, high = choose_tile(channels, grid, halo, batch) if lanes is None else (lanes, 1)
+    lanes, high = choose_tile(channels, grid, halo, batch, itemsize) if lanes is None else (lanes, 1)
     tile = extension().conv_tile() // high
     rows = grid[0] + top + below
     columns = grid[1] + left + right
-    segment = ceil((min(tile // lanes, grid[1]) + left + right) * lanes / LINE)
-    beyond = LINE if lanes < LINE else 0  # the last vector of a row may end after the row
-    lines = ceil((rows * columns * lanes + beyond) / LINE)
-    plane = _spread(lines, columns * lanes // LINE, top + below + high, segment)
+    entries = line(itemsize)
+    segment = ceil((min(tile // lanes, grid[1]) + left + right) * lanes / entries)
+    beyond = entries if lanes < entries else 0  # the last vector of a row may end after the row
+    lines = ceil((rows * columns * lanes + beyond) / entries)
+    plane = _spread(lines, columns * lanes // entries, top + below + high, segment)
     planes = Planes(
         channels,
         height,
@@ -106,20 +117,24 @@ def make_planes(
         columns,
         lanes,
         ceil(batch / lanes),
-        plane * LINE,
+        plane * entries,
         high,
+        itemsize,
     )
-    if planes.channels * planes.channel_size * 4 >= 2**32:
+    if planes.channels * planes.channel_size * itemsize >= 2**32:
         raise ValueError(f"expected an image whose bordered planes have less than 4 GiB, got {planes}")
     return planes
 
 
-def choose_tile(channels: int, grid: tuple[int, int], halo: tuple[int, int], batch: int) -> tuple[int, int]:
+def choose_tile(
+    channels: int, grid: tuple[int, int], halo: tuple[int, int], batch: int, itemsize: int = FLOAT
+) -> tuple[int, int]:
     """The batch columns side by side, and the rows of a tile, that need the fewest vectors; of equals, the
     fewest tiles, then the least input under one that is more than L1 holds; then, for one position the most
     columns, else the batch, or the nearest to a cache line. Vectors that begin within a line cost half as
     much again."""
-    vector, tile = extension().conv_vector(), extension().conv_tile()
+    floats, tile = extension().conv_vector(), extension().conv_tile()
+    vector = floats * FLOAT // itemsize
     height, width = grid
 
     def cost(lanes: int, high: int) -> tuple[float, ...]:
@@ -128,14 +143,14 @@ def choose_tile(channels: int, grid: tuple[int, int], halo: tuple[int, int], bat
         vectors = sum(ceil(((width - 1) * lanes + n) / vector) for n in ends)
         columns = min(width, tile // (lanes * high))
         tiles = len(ends) * ceil(width / columns) * ceil(height / high)
-        under = 4 * channels * (high + halo[0]) * (columns + halo[1]) * lanes
-        by_size = (tiles, max(under, L1[vector])) if vector == 16 else ()
+        under = itemsize * channels * (high + halo[0]) * (columns + halo[1]) * lanes
+        by_size = (tiles, max(under, L1[floats])) if floats == 16 else ()
         same = len(ends) if width == 1 else lanes != batch
         return vectors * (1.5 if lanes < vector else 1), *by_size, same
 
     shapes = (
         (lanes, high)
-        for lanes in (LINE, 8, 32, 64, 128, 256)
+        for lanes in (line(itemsize), 8, 16, 32, 64, 128, 256)
         for high in _highs(grid)
         if lanes * high <= tile
     )

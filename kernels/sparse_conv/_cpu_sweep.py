@@ -118,7 +118,7 @@ def _sparse_sweep(conv: Conv, planes: Planes, direction: str, axes: Sequence[Axi
     count = extension().conv_count(pattern, *how, *into)
     offsets, index = (memory.plain(count, torch.int32) for _ in range(2))
     into += pointer(offsets, torch.int32), pointer(index, torch.int32)
-    extension().conv_fill(pattern, *how, 4 * planes.channel_size, *into)
+    extension().conv_fill(pattern, *how, planes.itemsize * planes.channel_size, *into)
     if transposed:
         return Sweep(rows, block, group, starts, order, offsets, None, index)
     # a visit's weights lie side by side in the packed values
@@ -131,7 +131,7 @@ def _dense_sweep(conv: Conv, planes: Planes, direction: str, axes: Sequence[Axis
     """Every tap of every channel for every row, rows in threes."""
     at = tap_bytes(conv.kernel, planes, axes)
     used = np.flatnonzero(at >= 0)
-    channels = np.arange(planes.channels, dtype=np.int64) * 4 * planes.channel_size
+    channels = np.arange(planes.channels, dtype=np.int64) * planes.itemsize * planes.channel_size
     offsets = (channels[:, None] + at.reshape(-1)[used]).reshape(-1).astype(np.uint32).view(np.int32)
     rows = conv.out_channels if direction == "forward" else conv.in_channels
     taps = planes.channels * len(used)

@@ -12,7 +12,9 @@ from sparsefl.kernels.sparse_conv.conv import Conv
 
 @register("conv_forward", "reference")
 def conv_forward(conv: Conv, values: Tensor, x: Tensor, bias: Tensor | None, y: Tensor, kernel: str) -> None:
-    out = F.conv2d(_nchw(x), _weight(conv, values), bias, conv.stride, conv.padding, conv.dilation)
+    out = F.conv2d(
+        _nchw(x).to(values.dtype), _weight(conv, values), bias, conv.stride, conv.padding, conv.dilation
+    )
     y.copy_(out.permute(1, 2, 3, 0))
 
 
@@ -20,13 +22,16 @@ def conv_forward(conv: Conv, values: Tensor, x: Tensor, bias: Tensor | None, y: 
 def conv_input_gradient(conv: Conv, values: Tensor, dy: Tensor, dx: Tensor, kernel: str) -> None:
     size = (dx.shape[3], *dx.shape[:3])
     how = conv.stride, conv.padding, conv.dilation
-    dx.copy_(grad.conv2d_input(size, _weight(conv, values), _nchw(dy), *how).permute(1, 2, 3, 0))
+    dx.copy_(
+        grad.conv2d_input(size, _weight(conv, values), _nchw(dy).to(values.dtype), *how).permute(1, 2, 3, 0)
+    )
 
 
 @register("conv_weight_gradient", "reference")
 def conv_weight_gradient(conv: Conv, x: Tensor, dy: Tensor, dv: Tensor, kernel: str) -> None:
     how = conv.stride, conv.padding, conv.dilation
-    dense = grad.conv2d_weight(_nchw(x), conv.shape, _nchw(dy), *how)
+    images = (_nchw(t).to(dv.dtype) for t in (x, dy))
+    dense = grad.conv2d_weight(next(images), conv.shape, next(images), *how)
     dv.copy_(dense.reshape(-1)[dense_mask(conv.bitmap.words, conv.bitmap.segments)])
 
 

@@ -4,6 +4,7 @@
 #include <stdint.h>
 
 #include "bytes/message.h"
+#include "core/bf16.h"
 #include "layers/conv.h"
 #include "layers/shapes.h"
 #include "models/models.h"
@@ -22,6 +23,7 @@ struct Ops {
 // Each source defines its functions in this namespace under the names of ops.def; the types keep one home.
 namespace SPARSE_ISA {
 
+using sparsefl::bf16;
 using sparsefl::ConvDense;
 using sparsefl::ConvFilter;
 using sparsefl::ConvImages;

@@ -29,10 +29,9 @@ inline void fill(float* p, float value) {
   for (int64_t i = 0; i < NARROW; i++) p[i] = value;
 }
 
-}  // namespace
-
-void batch_norm(NormShape s, const float* x, const float* gamma, const float* beta, double eps, bool relu,
-                bool training, RunningStatistics running, float* y, float* mean, float* rstd, int threads) {
+template <typename T>
+void forward(const NormShape& s, const T* x, const float* gamma, const float* beta, double eps, bool relu,
+             bool training, const RunningStatistics& running, T* y, float* mean, float* rstd, int threads) {
   const int64_t length = s.size * s.batch;
   const Parts parts(length);
   parallel_for(s.channels, threads, [&](int64_t channel) {
@@ -65,9 +64,9 @@ void batch_norm(NormShape s, const float* x, const float* gamma, const float* be
   });
 }
 
-void batch_norm_backward(NormShape s, const float* dy, const float* x, const float* mean, const float* rstd,
-                         const float* gamma, const float* beta, bool relu, bool training, float* dx, float* dgamma,
-                         float* dbeta, int threads) {
+template <typename T>
+void backward(const NormShape& s, const T* dy, const T* x, const float* mean, const float* rstd, const float* gamma,
+              const float* beta, bool relu, bool training, T* dx, float* dgamma, float* dbeta, int threads) {
   const int64_t length = s.size * s.batch;
   const Parts parts(length);
   parallel_for(s.channels, threads, [&](int64_t channel) {
@@ -90,6 +89,30 @@ void batch_norm_backward(NormShape s, const float* dy, const float* x, const flo
     if (dgamma) dgamma[channel] = float(scale);
     if (dbeta) dbeta[channel] = float(shift);
   });
+}
+
+}  // namespace
+
+void batch_norm(NormShape s, const float* x, const float* gamma, const float* beta, double eps, bool relu,
+                bool training, RunningStatistics running, float* y, float* mean, float* rstd, int threads) {
+  forward(s, x, gamma, beta, eps, relu, training, running, y, mean, rstd, threads);
+}
+
+void batch_norm_bf16(NormShape s, const bf16* x, const float* gamma, const float* beta, double eps, bool relu,
+                     bool training, RunningStatistics running, bf16* y, float* mean, float* rstd, int threads) {
+  forward(s, x, gamma, beta, eps, relu, training, running, y, mean, rstd, threads);
+}
+
+void batch_norm_backward(NormShape s, const float* dy, const float* x, const float* mean, const float* rstd,
+                         const float* gamma, const float* beta, bool relu, bool training, float* dx, float* dgamma,
+                         float* dbeta, int threads) {
+  backward(s, dy, x, mean, rstd, gamma, beta, relu, training, dx, dgamma, dbeta, threads);
+}
+
+void batch_norm_backward_bf16(NormShape s, const bf16* dy, const bf16* x, const float* mean, const float* rstd,
+                              const float* gamma, const float* beta, bool relu, bool training, bf16* dx, float* dgamma,
+                              float* dbeta, int threads) {
+  backward(s, dy, x, mean, rstd, gamma, beta, relu, training, dx, dgamma, dbeta, threads);
 }
 
 }  // namespace SPARSE_ISA

@@ -3,7 +3,7 @@
 // columns than lanes go one by one. Nothing beyond the row is read or written. What is summed up over rows is kept in
 // slots, one per lane, so that nothing counts twice; `compact` makes columns of them.
 #pragma once
-#include "core/simd.h"
+#include "core/simd_bf16.h"
 
 namespace SPARSE_ISA {
 namespace {
@@ -46,6 +46,8 @@ template <int COUNT> struct Columns {
   }
   vf get(const float* p, int k) const { return load(p + at[k]); }
   void put(float* p, int k, vf v) const { store(p + at[k], v); }
+  vf get(const bf16* p, int k) const { return load(p + at[k]); }
+  void put(bf16* p, int k, vf v) const { store(p + at[k], v); }
   vi get(const int32_t* p, int k) const { return load(p + at[k]); }
   void put(int32_t* p, int k, vi v) const { store(p + at[k], v); }
   vi get(const uint8_t* p, int k) const { return load_bytes(p + at[k]); }
@@ -57,6 +59,8 @@ struct OneColumn {
   int64_t at[1], slot;
   vf get(const float* p, int) const { return vf{p[at[0]]}; }
   void put(float* p, int, vf v) const { p[at[0]] = v[0]; }
+  vf get(const bf16* p, int) const { return vf{to_float(p[at[0]])}; }
+  void put(bf16* p, int, vf v) const { p[at[0]] = to_bf16(v[0]); }
   template <typename T> vi get(const T* p, int) const { return vi{int32_t(p[at[0]])}; }
   template <typename T> void put(T* p, int, vi v) const { p[at[0]] = T(v[0]); }
 };

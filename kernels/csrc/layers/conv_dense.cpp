@@ -12,8 +12,8 @@ constexpr int GROUPS = SPARSE_LANES == 16 ? 2 : 1;  // of three rows
 constexpr int ROWS = GROUPS * THREE;
 
 // P vectors of G groups of three rows, over n taps.
-struct Step {
-  const float* x;
+template <typename T, typename To> struct Step {
+  const T* x;
   const uint32_t* offsets;
   int64_t n;
   const float* weights;  // [G][taps][3]
@@ -22,12 +22,12 @@ struct Step {
   const float* bias;     // start: these, or (null) sums
   const float* sums;
   int64_t sums_size;  // from row to row
-  float* to;
+  To* to;
   int64_t to_size;
   const int64_t* at;  // where the vectors go
 };
 
-template <int G, int P> void accumulate(const Step& s) {
+template <int G, int P, typename T, typename To> void accumulate(const Step<T, To>& s) {
   vf sum[G * THREE][P];
   SPARSE_UNROLL
   for (int k = 0; k < G * THREE; k++) SPARSE_UNROLL
@@ -35,7 +35,7 @@ template <int G, int P> void accumulate(const Step& s) {
     sum[k][r] = k >= s.rows ? vf{} : s.bias ? splat(s.bias[k]) : load(s.sums + k * s.sums_size + r * W);
   const float* w = s.weights;
   for (int64_t t = 0; t < s.n; t++, w += THREE) {
-    const float* p = reinterpret_cast<const float*>(reinterpret_cast<const char*>(s.x) + s.offsets[t]);
+    const T* p = reinterpret_cast<const T*>(reinterpret_cast<const char*>(s.x) + s.offsets[t]);
     vf weight[G * THREE];
     SPARSE_UNROLL
     for (int k = 0; k < G * THREE; k++) weight[k] = splat(w[k / THREE * s.group_size + k % THREE]);
@@ -54,13 +54,18 @@ template <int G, int P> void accumulate(const Step& s) {
     }
 }
 
-template <int G>
-constexpr decltype(&accumulate<G, 1>) KERNELS[PART] = {accumulate<G, 1>, accumulate<G, 2>, accumulate<G, 3>,
-                                                       accumulate<G, 4>};
+template <int G, typename T, typename To>
+constexpr void (*KERNELS[PART])(const Step<T, To>&) = {accumulate<G, 1, T, To>, accumulate<G, 2, T, To>,
+                                                       accumulate<G, 3, T, To>, accumulate<G, 4, T, To>};
+
+template <typename T, typename To> void run_step(const Step<T, To>& s, int vectors) {
+  (s.rows > THREE ? KERNELS<GROUPS, T, To> : KERNELS<1, T, To>)[vectors - 1](s);
+}
 
 // The outputs of a tile, by way of sums [rows][TILE] where the taps are in several blocks or the tile is not plain.
-void apply_tile(const Tiles& tiles, const ConvDense& w, const Tiles::Tile& tile, const float* x, const float* weights,
-                const float* bias, float* y, float* sums) {
+template <typename T>
+void apply_tile(const Tiles& tiles, const ConvDense& w, const Tiles::Tile& tile, const T* x, const float* weights,
+                const float* bias, T* y, float* sums) {
   const int parts = (tile.vectors + PART - 1) / PART;
   const bool plain = tiles.plain(tile);
   int64_t together[R], places[R];
@@ -71,20 +76,17 @@ void apply_tile(const Tiles& tiles, const ConvDense& w, const Tiles::Tile& tile,
     for (int64_t o = 0; o < w.rows; o += ROWS)
       for (int i = 0; i < parts; i++) {
         const int at = i * tile.vectors / parts, vectors = (i + 1) * tile.vectors / parts - at;
-        Step s{x + tile.input + at * W,
-               w.offsets + t,
-               smaller(w.block, w.taps - t),
-               weights + o * w.taps + t * THREE,
-               THREE * w.taps,
-               w.rows - o,
-               t ? nullptr : bias + o,
-               sums + o * TILE + at * W,
-               TILE,
-               sums + o * TILE,
-               TILE,
-               together + at};
-        if (direct) s.to = y + o * tiles.y.plane_size + tile.output, s.to_size = tiles.y.plane_size, s.at = places + at;
-        (s.rows > THREE ? KERNELS<GROUPS> : KERNELS<1>)[vectors - 1](s);
+        const int64_t n = smaller(w.block, w.taps - t), rows = w.rows - o;
+        const float *from = weights + o * w.taps + t * THREE, *start = t ? nullptr : bias + o;
+        if (direct)
+          run_step<T, T>(
+              {x + tile.input + at * W, w.offsets + t, n, from, THREE * w.taps, rows, start, sums + o * TILE + at * W,
+               TILE, y + o * tiles.y.plane_size + tile.output, tiles.y.plane_size, places + at},
+              vectors);
+        else
+          run_step<T, float>({x + tile.input + at * W, w.offsets + t, n, from, THREE * w.taps, rows, start,
+                              sums + o * TILE + at * W, TILE, sums + o * TILE, TILE, together + at},
+                             vectors);
       }
   }
   if (!plain)
@@ -92,11 +94,10 @@ void apply_tile(const Tiles& tiles, const ConvDense& w, const Tiles::Tile& tile,
 }
 
 // to[k][t] += dy of channel k times the input at offset t, over `run` floats, for t < TAPS.
-template <int K>
-void correlate(const float* x, const uint32_t* offsets, const float* const (&dy)[ROWS], int64_t run,
-               float* const (&to)[ROWS]) {
-  const float* p[TAPS];
-  for (int t = 0; t < TAPS; t++) p[t] = reinterpret_cast<const float*>(reinterpret_cast<const char*>(x) + offsets[t]);
+template <int K, typename T>
+void correlate(const T* x, const uint32_t* offsets, const T* const (&dy)[ROWS], int64_t run, float* const (&to)[ROWS]) {
+  const T* p[TAPS];
+  for (int t = 0; t < TAPS; t++) p[t] = reinterpret_cast<const T*>(reinterpret_cast<const char*>(x) + offsets[t]);
   vf sum[K][TAPS] = {};
   for (int64_t i = 0; i < run; i += W) {
     vf d[K];
@@ -114,13 +115,14 @@ void correlate(const float* x, const uint32_t* offsets, const float* const (&dy)
 }
 
 // gradients of rows lo to hi += those of `run` outputs. dy: theirs, `row_size` floats from channel to channel.
-void gradient_run(const ConvDense& w, int64_t run, int64_t lo, int64_t hi, const float* x, const float* dy,
-                  int64_t row_size, float* gradients) {
+template <typename T>
+void gradient_run(const ConvDense& w, int64_t run, int64_t lo, int64_t hi, const T* x, const T* dy, int64_t row_size,
+                  float* gradients) {
   for (int64_t first = 0; first < w.taps; first += w.block) {
     const int64_t end = smaller(first + w.block, w.taps);
     for (int64_t o = lo; o < hi; o += ROWS) {
-      const auto add = GROUPS > 1 && hi - o > THREE ? correlate<ROWS> : correlate<THREE>;
-      const float* d[ROWS];
+      const auto add = GROUPS > 1 && hi - o > THREE ? correlate<ROWS, T> : correlate<THREE, T>;
+      const T* d[ROWS];
       for (int64_t k = 0; k < ROWS; k++) d[k] = dy + smaller(o + k, hi - 1) * row_size;
       float spare[TAPS] = {};  // takes what belongs to no row, after the last one
       float* to[ROWS];
@@ -142,10 +144,9 @@ void gradient_run(const ConvDense& w, int64_t run, int64_t lo, int64_t hi, const
   }
 }
 
-}  // namespace
-
-void conv_dense_apply(ConvPlanes planes, ConvDense w, ConvOutput out, const float* x, const float* weights,
-                      const float* bias, float* y, int threads) {
+template <typename T>
+void apply(ConvPlanes planes, ConvDense w, ConvOutput out, const T* x, const float* weights, const float* bias, T* y,
+           int threads) {
   const Tiles tiles(planes, out, TILE, 1);
   share_tiles(tiles.count, threads, [&](int64_t first, int64_t last) {
     const Scratch<float> memory((w.rows + 1) * TILE, "the sums of a tile of a convolution");
@@ -156,15 +157,16 @@ void conv_dense_apply(ConvPlanes planes, ConvDense w, ConvOutput out, const floa
 }
 
 // gradients: [rows][taps]. most: tiles of a row that are taken together, if it has them.
-void conv_dense_gradient(ConvPlanes planes, ConvDense w, ConvOutput out, int64_t most, const float* x, const float* dy,
-                         float* gradients, int threads) {
+template <typename T>
+void gradient(ConvPlanes planes, ConvDense w, ConvOutput out, int64_t most, const T* x, const T* dy, float* gradients,
+              int threads) {
   memset(gradients, 0, w.rows * w.taps * sizeof(float));
   const Tiles tiles(planes, out, most * TILE, 1);
   const int64_t groups = (w.rows + ROWS - 1) / ROWS, shares = threads > 1 ? smaller(threads, groups) : 1;
   parallel_for(shares, threads, [&](int64_t share) {
     const int64_t lo = groups * share / shares * ROWS, hi = smaller(groups * (share + 1) / shares * ROWS, w.rows);
-    const Scratch<float> memory(w.rows * most * TILE, "a run of a convolution's output gradients");
-    float* vectors = memory;
+    const Scratch<T> memory(w.rows * most * TILE, "a run of a convolution's output gradients");
+    T* vectors = memory;
     for (int64_t i = 0; i < tiles.count; i++) {
       const Tiles::Tile tile = tiles[i];
       const int64_t run = tile.vectors * W;
@@ -176,6 +178,28 @@ void conv_dense_gradient(ConvPlanes planes, ConvDense w, ConvOutput out, int64_t
       }
     }
   });
+}
+
+}  // namespace
+
+void conv_dense_apply(ConvPlanes planes, ConvDense w, ConvOutput out, const float* x, const float* weights,
+                      const float* bias, float* y, int threads) {
+  apply(planes, w, out, x, weights, bias, y, threads);
+}
+
+void conv_dense_apply_bf16(ConvPlanes planes, ConvDense w, ConvOutput out, const bf16* x, const float* weights,
+                           const float* bias, bf16* y, int threads) {
+  apply(planes, w, out, x, weights, bias, y, threads);
+}
+
+void conv_dense_gradient(ConvPlanes planes, ConvDense w, ConvOutput out, int64_t most, const float* x, const float* dy,
+                         float* gradients, int threads) {
+  gradient(planes, w, out, most, x, dy, gradients, threads);
+}
+
+void conv_dense_gradient_bf16(ConvPlanes planes, ConvDense w, ConvOutput out, int64_t most, const bf16* x,
+                              const bf16* dy, float* gradients, int threads) {
+  gradient(planes, w, out, most, x, dy, gradients, threads);
 }
 
 }  // namespace SPARSE_ISA

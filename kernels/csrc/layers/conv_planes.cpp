@@ -2,22 +2,16 @@
 #include "layers/conv_tiles.h"
 
 namespace SPARSE_ISA {
+namespace {
 
-int conv_tile() { return TILE; }
-
-int conv_vector() { return W; }
-
-// Rows of a group: their sums stay in L2, beside the input of all blocks where there is room for both.
-int conv_group() { return (W == 16 ? 512 : 128) * 1024 / (4 * TILE); }
-
-void conv_planes(ConvPlanes p, const float* x, float* out, int threads) {
+template <typename T> void fill_planes(const ConvPlanes& p, const T* x, T* out, int threads) {
   parallel_for(p.chunks * p.channels, threads, [&](int64_t i) {
     const int64_t n0 = i / p.channels * p.lanes, n = p.batch - n0 < p.lanes ? p.batch - n0 : p.lanes;
-    const float* from = x + i % p.channels * p.height * p.width * p.batch + n0;
-    float* to = out + i * p.phases * p.phases * p.plane_size;
+    const T* from = x + i % p.channels * p.height * p.width * p.batch + n0;
+    T* to = out + i * p.phases * p.phases * p.plane_size;
     for (int64_t a = 0; a < p.phases; a++)
       for (int64_t b = 0; b < p.phases; b++, to += p.plane_size) {
-        float* row = to;
+        T* row = to;
         for (int64_t r = 0; r < p.rows; r++, row += p.columns * p.lanes) {
           const int64_t h = (r - p.top) * p.stride + a;
           const int64_t first = p.left;  // columns before it and from last on are border
@@ -28,7 +22,7 @@ void conv_planes(ConvPlanes p, const float* x, float* out, int threads) {
             continue;
           }
           clear(row, first * p.lanes);
-          const float* line = from + (h * p.width + b) * p.batch;
+          const T* line = from + (h * p.width + b) * p.batch;
           if (p.stride == 1 && n == p.lanes && p.batch == p.lanes) {
             copy(row + first * p.lanes, line, (last - first) * p.lanes);
           } else {
@@ -43,5 +37,18 @@ void conv_planes(ConvPlanes p, const float* x, float* out, int threads) {
       }
   });
 }
+
+}  // namespace
+
+int conv_tile() { return TILE; }
+
+int conv_vector() { return W; }
+
+// Rows of a group: their sums stay in L2, beside the input of all blocks where there is room for both.
+int conv_group() { return (W == 16 ? 512 : 128) * 1024 / (4 * TILE); }
+
+void conv_planes(ConvPlanes p, const float* x, float* out, int threads) { fill_planes(p, x, out, threads); }
+
+void conv_planes_bf16(ConvPlanes p, const bf16* x, bf16* out, int threads) { fill_planes(p, x, out, threads); }
 
 }  // namespace SPARSE_ISA

@@ -4,11 +4,12 @@
 #include "core/ops.h"
 #include "core/parallel.h"
 #include "core/scratch.h"
-#include "core/simd.h"
+#include "core/simd_bf16.h"
 
 #define SPARSE_UNROLL _Pragma("GCC unroll 16")
 // For what works on sums in registers: a call would put them into memory and take them from there.
 #define SPARSE_INLINE inline __attribute__((always_inline))
+#define SPARSE_INLINE_LAMBDA __attribute__((always_inline))
 
 namespace SPARSE_ISA {
 namespace {
@@ -161,6 +162,13 @@ static inline void copy(float* to, const float* from, int64_t n) {
   }
 }
 
+static inline void copy(bf16* to, const bf16* from, int64_t n) { memcpy(to, from, n * sizeof(bf16)); }
+static inline void copy(bf16* to, const float* from, int64_t n) {
+  int64_t i = 0;
+  for (; i + W <= n; i += W) store(to + i, load(from + i));
+  if (i < n) store_first(to + i, load_first(from + i, n - i), n - i);
+}
+
 // to[0] to to[n - 1] = 0, likewise.
 static inline void clear(float* to, int64_t n) {
   if (n >= W) {
@@ -171,15 +179,18 @@ static inline void clear(float* to, int64_t n) {
   }
 }
 
+static inline void clear(bf16* to, int64_t n) { memset(to, 0, n * sizeof(bf16)); }
+
 // The positions of a tile between the tensor and vectors that lie side by side, with 0 where nothing is.
-static inline void take(const Tiles& tiles, const Tiles::Tile& t, const float* tensor, float* vectors) {
-  memset(vectors, 0, t.rows * t.vectors * W * sizeof(float));
+template <typename T> static inline void take(const Tiles& tiles, const Tiles::Tile& t, const T* tensor, T* vectors) {
+  memset(vectors, 0, t.rows * t.vectors * W * sizeof(T));
   for (int64_t r = 0; r < t.rows; r++)
     for (int64_t c = 0; c < t.positions; c++)
       copy(vectors + r * t.vectors * W + c * tiles.planes.lanes,
            tensor + t.output + r * tiles.y.row_size + c * tiles.y.column_size, t.n);
 }
-static inline void give(const Tiles& tiles, const Tiles::Tile& t, const float* vectors, float* tensor) {
+template <typename T>
+static inline void give(const Tiles& tiles, const Tiles::Tile& t, const float* vectors, T* tensor) {
   for (int64_t r = 0; r < t.rows; r++)
     for (int64_t c = 0; c < t.positions; c++)
       copy(tensor + t.output + r * tiles.y.row_size + c * tiles.y.column_size,

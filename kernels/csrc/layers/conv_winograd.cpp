@@ -60,17 +60,17 @@ struct Units {
   int64_t images(int64_t u) const { return smaller(W, s.batch - first_image(u)); }
 };
 
-static inline vf get(const float* p, int64_t n) { return n == W ? load(p) : load_first(p, n); }
-static inline void put(float* p, vf v, int64_t n) { n == W ? store(p, v) : store_first(p, v, n); }
+template <typename T> static inline vf get(const T* p, int64_t n) { return n == W ? load(p) : load_first(p, n); }
+template <typename T> static inline void put(T* p, vf v, int64_t n) { n == W ? store(p, v) : store_first(p, v, n); }
 
 // N x N positions from (row, column) of a plane [height][width][batch], 0 outside it, to d[6 * i + j]. The next plane
 // comes next: it is fetched.
-template <int N>
-static inline void gather(const float* plane, int64_t height, int64_t width, int64_t batch, int64_t row, int64_t column,
+template <int N, typename T>
+static inline void gather(const T* plane, int64_t height, int64_t width, int64_t batch, int64_t row, int64_t column,
                           int64_t n, vf* d) {
   if (row >= 0 && column >= 0 && row + N <= height && column + N <= width && n == W) {
-    const float* p = plane + (row * width + column) * batch;
-    const float* next = p + height * width * batch;
+    const T* p = plane + (row * width + column) * batch;
+    const T* next = p + height * width * batch;
     for (int i = 0; i < N; i++, p += width * batch, next += width * batch)
       for (int j = 0; j < N; j++) {
         d[6 * i + j] = load(p + j * batch);
@@ -87,7 +87,7 @@ static inline void gather(const float* plane, int64_t height, int64_t width, int
 }
 
 // All 36 points of unit u of one input channel, `stride` floats from point to point.
-void transform_input(const Units& units, const float* plane, int64_t u, float* out, int64_t stride) {
+template <typename T> void transform_input(const Units& units, const T* plane, int64_t u, float* out, int64_t stride) {
   const ConvImages& s = units.s;
   vf d[POINTS];
   gather<6>(plane + units.first_image(u), s.height, s.width, s.batch, units.row(u) - s.top, units.column(u) - s.left,
@@ -99,7 +99,8 @@ void transform_input(const Units& units, const float* plane, int64_t u, float* o
   }
 }
 
-void transform_gradient(const Units& units, const float* plane, int64_t u, float* out, int64_t stride) {
+template <typename T>
+void transform_gradient(const Units& units, const T* plane, int64_t u, float* out, int64_t stride) {
   const ConvImages& s = units.s;
   vf d[POINTS];
   gather<4>(plane + units.first_image(u), s.out_height, s.out_width, s.batch, units.row(u), units.column(u),
@@ -111,14 +112,15 @@ void transform_gradient(const Units& units, const float* plane, int64_t u, float
   }
 }
 
-void transform_output(const Units& units, const float* in, int64_t stride, float bias, int64_t u, float* plane) {
+template <typename T>
+void transform_output(const Units& units, const float* in, int64_t stride, float bias, int64_t u, T* plane) {
   const ConvImages& s = units.s;
   vf m[POINTS];
   for (int p = 0; p < POINTS; p++) m[p] = load(in + p * stride);
   for (int j = 0; j < 6; j++) outputs<6>(m + j);
   const int64_t n = units.images(u), high = smaller(4, s.out_height - units.row(u)),
                 wide = smaller(4, s.out_width - units.column(u));
-  float* to = plane + (units.row(u) * s.out_width + units.column(u)) * s.batch + units.first_image(u);
+  T* to = plane + (units.row(u) * s.out_width + units.column(u)) * s.batch + units.first_image(u);
   for (int64_t i = 0; i < high; i++, to += s.out_width * s.batch) {
     outputs<1>(m + 6 * i);
     for (int64_t j = 0; j < wide; j++) {
@@ -192,10 +194,8 @@ int64_t up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 // Floats from point to point: an odd number of cache lines, so that the points of a unit do not share a cache set.
 int64_t apart(int64_t n) { return (up(n, 16) / 16 | 1) * 16; }
 
-}  // namespace
-
-void conv_winograd(ConvImages s, ConvFilter f, const float* x, const float* w, const float* bias, float* y,
-                   int threads) {
+template <typename T>
+void apply(const ConvImages& s, const ConvFilter& f, const T* x, const float* w, const float* bias, T* y, int threads) {
   const int64_t run = UNITS * W, block_bytes = POINTS * f.channels * run * sizeof(float);
   // Few channels: a block of inputs stays in L2 while the weights pass by, a few rows at a time. Many: the weights are
   // what is large, and several blocks share one pass over them.
@@ -243,8 +243,8 @@ void conv_winograd(ConvImages s, ConvFilter f, const float* x, const float* w, c
 }
 
 // dw [rows][channels][9] of the whole weight.
-void conv_winograd_gradient(ConvImages s, int64_t out, int64_t channels, const float* x, const float* dy, float* dw,
-                            int threads) {
+template <typename T>
+void gradient(const ConvImages& s, int64_t out, int64_t channels, const T* x, const T* dy, float* dw, int threads) {
   const int64_t rows = up(out, ROWS), in = up(channels, 4), run = smaller(GRADIENT_UNITS, Units(s).count) * W;
   const int64_t sum_step = apart(rows * in);
   const Scratch<float> total(POINTS * sum_step, "the transformed weight gradients of a convolution");
@@ -290,6 +290,28 @@ void conv_winograd_gradient(ConvImages s, int64_t out, int64_t channels, const f
       }
     }
   });
+}
+
+}  // namespace
+
+void conv_winograd(ConvImages s, ConvFilter f, const float* x, const float* w, const float* bias, float* y,
+                   int threads) {
+  apply(s, f, x, w, bias, y, threads);
+}
+
+void conv_winograd_bf16(ConvImages s, ConvFilter f, const bf16* x, const float* w, const float* bias, bf16* y,
+                        int threads) {
+  apply(s, f, x, w, bias, y, threads);
+}
+
+void conv_winograd_gradient(ConvImages s, int64_t out, int64_t channels, const float* x, const float* dy, float* dw,
+                            int threads) {
+  gradient(s, out, channels, x, dy, dw, threads);
+}
+
+void conv_winograd_gradient_bf16(ConvImages s, int64_t out, int64_t channels, const bf16* x, const bf16* dy, float* dw,
+                                 int threads) {
+  gradient(s, out, channels, x, dy, dw, threads);
 }
 
 }  // namespace SPARSE_ISA

@@ -57,10 +57,9 @@ struct Groups {
   }
 };
 
-}  // namespace
-
-void group_norm(NormShape s, const float* x, const float* gamma, const float* beta, double eps, bool relu, float* y,
-                float* mean, float* rstd, int threads) {
+template <typename T>
+void forward(const NormShape& s, const T* x, const float* gamma, const float* beta, double eps, bool relu, T* y,
+             float* mean, float* rstd, int threads) {
   const Groups groups(s);
   parallel_for(s.groups * groups.units, threads, [&](int64_t i) {
     const Groups::Unit u = groups.unit(i);
@@ -85,9 +84,9 @@ void group_norm(NormShape s, const float* x, const float* gamma, const float* be
   });
 }
 
-void group_norm_backward(NormShape s, const float* dy, const float* x, const float* mean, const float* rstd,
-                         const float* gamma, const float* beta, bool relu, float* dx, float* dgamma, float* dbeta,
-                         int threads) {
+template <typename T>
+void backward(const NormShape& s, const T* dy, const T* x, const float* mean, const float* rstd, const float* gamma,
+              const float* beta, bool relu, T* dx, float* dgamma, float* dbeta, int threads) {
   const Groups groups(s);
   const Scratch<double> parts(2 * groups.units * s.channels, "the parts of a norm's gradients");
   parallel_for(s.groups * groups.units, threads, [&](int64_t i) {
@@ -134,6 +133,30 @@ void group_norm_backward(NormShape s, const float* dy, const float* x, const flo
     if (dgamma) dgamma[c] = float(scale);
     if (dbeta) dbeta[c] = float(shift);
   }
+}
+
+}  // namespace
+
+void group_norm(NormShape s, const float* x, const float* gamma, const float* beta, double eps, bool relu, float* y,
+                float* mean, float* rstd, int threads) {
+  forward(s, x, gamma, beta, eps, relu, y, mean, rstd, threads);
+}
+
+void group_norm_bf16(NormShape s, const bf16* x, const float* gamma, const float* beta, double eps, bool relu, bf16* y,
+                     float* mean, float* rstd, int threads) {
+  forward(s, x, gamma, beta, eps, relu, y, mean, rstd, threads);
+}
+
+void group_norm_backward(NormShape s, const float* dy, const float* x, const float* mean, const float* rstd,
+                         const float* gamma, const float* beta, bool relu, float* dx, float* dgamma, float* dbeta,
+                         int threads) {
+  backward(s, dy, x, mean, rstd, gamma, beta, relu, dx, dgamma, dbeta, threads);
+}
+
+void group_norm_backward_bf16(NormShape s, const bf16* dy, const bf16* x, const float* mean, const float* rstd,
+                              const float* gamma, const float* beta, bool relu, bf16* dx, float* dgamma, float* dbeta,
+                              int threads) {
+  backward(s, dy, x, mean, rstd, gamma, beta, relu, dx, dgamma, dbeta, threads);
 }
 
 }  // namespace SPARSE_ISA

@@ -41,12 +41,15 @@ struct Affine {
       : mean(mean), rstd(rstd), gamma(gammas ? gammas[channel] : 1), beta(betas ? betas[channel] : 0) {}
 };
 
+inline float first_of(float x) { return x; }
+inline float first_of(bf16 x) { return to_float(x); }
+
 // Mean of every column, and the sum of the squares about it.
-inline void moments(const Matrix& m, const float* x, double* mean, double* squares) {
+template <typename T> inline void moments(const Matrix& m, const T* x, double* mean, double* squares) {
   for (int64_t i = 0; i < num_slots(m.columns); i++) mean[i] = squares[i] = 0;
   sweep<false>(m, [&](auto c, int64_t at, int64_t rows) {
     constexpr int K = decltype(c)::K, N = K * W;
-    const float* p = x + at;
+    const T* p = x + at;
     vf shift[K], s[K], q[K];
     for (int k = 0; k < K; k++) shift[k] = s[k] = q[k] = vf{};
     const int64_t few = smaller(4, rows);
@@ -76,17 +79,17 @@ inline void moments(const Matrix& m, const float* x, double* mean, double* squar
   compact(mean, m.columns), compact(squares, m.columns);
   const double share = 1 / double(m.rows);
   for (int64_t i = 0; i < m.columns; i++) squares[i] -= mean[i] * mean[i] * share;
-  for (int64_t i = 0; i < m.columns; i++) mean[i] = x[i] + mean[i] * share;
+  for (int64_t i = 0; i < m.columns; i++) mean[i] = first_of(x[i]) + mean[i] * share;
 }
 
-template <bool relu> void apply(const Matrix& m, Affine f, const float* x, float* y) {
+template <bool relu, typename T> void apply(const Matrix& m, Affine f, const T* x, T* y) {
   sweep<true>(m, [&](auto c, int64_t at, int64_t rows) {
     constexpr int K = decltype(c)::K;
     vf mean[K], scale[K];
     for (int k = 0; k < K; k++) mean[k] = c.get(f.mean, k), scale[k] = c.get(f.rstd, k) * f.gamma;
     const vf beta = splat(f.beta);
-    const float* from = x + at;
-    float* to = y + at;
+    const T* from = x + at;
+    T* to = y + at;
     for (int64_t r = 0; r < rows; r++, from += m.stride, to += m.stride)
       for (int k = 0; k < K; k++) {
         const vf v = (c.get(from, k) - mean[k]) * scale[k] + beta;
@@ -96,8 +99,8 @@ template <bool relu> void apply(const Matrix& m, Affine f, const float* x, float
 }
 
 // Sums of dy and of dy (x - mean) over the rows; with relu, of the dy that pass it.
-template <bool relu>
-void sums(const Matrix& m, Affine f, const float* x, const float* dy, float* ones, float* products) {
+template <bool relu, typename T>
+void sums(const Matrix& m, Affine f, const T* x, const T* dy, float* ones, float* products) {
   for (int64_t i = 0; i < num_slots(m.columns); i++) ones[i] = products[i] = 0;
   sweep<false>(m, [&](auto c, int64_t at, int64_t rows) {
     constexpr int K = decltype(c)::K;
@@ -107,7 +110,7 @@ void sums(const Matrix& m, Affine f, const float* x, const float* dy, float* one
       s[k] = q[k] = vf{};
     }
     const vf beta = splat(f.beta);
-    const float *p = x + at, *dp = dy + at;
+    const T *p = x + at, *dp = dy + at;
     for (int64_t r = 0; r < rows; r++, p += m.stride, dp += m.stride)
       for (int k = 0; k < K; k++) {
         const vf d = c.get(p, k) - mean[k];
@@ -125,9 +128,8 @@ void sums(const Matrix& m, Affine f, const float* x, const float* dy, float* one
 }
 
 // dx = rstd gamma dy - a - (x - mean) b
-template <bool relu>
-void input_gradient(const Matrix& m, Affine f, const float* a, const float* b, const float* x, const float* dy,
-                    float* dx) {
+template <bool relu, typename T>
+void input_gradient(const Matrix& m, Affine f, const float* a, const float* b, const T* x, const T* dy, T* dx) {
   sweep<true>(m, [&](auto c, int64_t at, int64_t rows) {
     constexpr int K = decltype(c)::K;
     vf mean[K], scale[K], constant[K], slope[K];
@@ -136,8 +138,8 @@ void input_gradient(const Matrix& m, Affine f, const float* a, const float* b, c
       constant[k] = c.get(a, k), slope[k] = c.get(b, k);
     }
     const vf beta = splat(f.beta);
-    const float *p = x + at, *dp = dy + at;
-    float* to = dx + at;
+    const T *p = x + at, *dp = dy + at;
+    T* to = dx + at;
     for (int64_t r = 0; r < rows; r++, p += m.stride, dp += m.stride, to += m.stride)
       for (int k = 0; k < K; k++) {
         const vf d = c.get(p, k) - mean[k];
