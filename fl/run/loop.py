@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import gettempdir
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ import torch
 
 from fl import algorithms
 from fl.algorithms.base import Env
+from fl.clients.stored import Store
 from fl.config import Config
 from fl.errors import CheckpointError, Diverged
 from fl.run import executor, history, interrupts, metering, metrics, recorded, restore, stopping
@@ -83,6 +85,14 @@ class Run:
         self.algorithm = algorithms.find(cfg.algorithm)
         self._make_pool = executor.find(options.executor)
         self._saved_bytes, self._saved_s, self._saved_at = 0, 0.0, 0.0
+        self._store: Store | None = None
+
+    def store(self, folder: Path | None) -> Store:
+        """Where clients are kept. `folder`: the run directory, if there is one."""
+        if self._store is None:
+            files = (folder or Path(gettempdir())) if self.cfg.run.store == "files" else None
+            self._store = Store(self.setting.initial.layout, files)
+        return self._store
 
     @property
     def path(self) -> str:
@@ -92,7 +102,7 @@ class Run:
     def restored(self, folder: Path, head: Head) -> After:
         """Where the run stood after the round of a checkpoint. StoreError: that does not fit the run."""
         layout = self.setting.initial.layout
-        state = restore.state_of(folder, head, self.algorithm, self.cfg, layout)
+        state = restore.state_of(folder, head, self.algorithm, self.cfg, layout, self.store(folder.parent))
         return After(head.round, head.marks, head.history, state)
 
     def lines(self, book: Book) -> Iterator[metrics.Record]:
@@ -155,6 +165,7 @@ class Run:
             training=cfg.training,
             costs=self.setting.costs,
             messages=cfg.messages,
+            store=self.store(self.book.path),
         )
 
     def _rounds(self, env: Env, pool: Pool, numerics: history.Numerics) -> Iterator[metrics.Record]:
