@@ -24,7 +24,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field
 
 import sparse_engine as se
-from fl.algorithms.base import Bytes, Env, Inputs, Peers, Round, exchange, inputs, message_sizes, together
+from fl.algorithms.base import Bytes, Env, Inputs, Peers, Round, exchange, inputs, peer_sizes, together
 from fl.algorithms.messages import Sent, send
 from fl.clients.base import Clients
 from fl.config import Messages, Positive, Section
@@ -69,11 +69,12 @@ def run_round(state: Peers[Client], t: int, env: Env) -> Round:
     neighbours = env.topology.neighbours(t)
     local = env.local(t, momentum=env.config.momentum, max_norm=env.config.max_norm)
     update = partial(local_update, t=t, local=local, messages=quantiser(env))
-    done, reports = env.map(update, inputs(state.clients, neighbours))
+    schedule = together(neighbours)
+    done, reports = env.map(update, inputs(state.clients, schedule))
     return Round(
         Peers(state.clients.with_({k: update.client for k, update in done.items()})),
         models=[update.model for update in done.values()],
-        schedule=together(neighbours),
+        schedule=schedule,
         traffic=exchange(neighbours, sizes(state.clients, env.config)),
         reports=reports,
     )
@@ -102,6 +103,6 @@ def quantiser(env: Env) -> Messages:
 
 def sizes(clients: Clients[Client], cfg: Config) -> Bytes:
     """Return the sizes of the messages; the paper counts every number as long as Q makes it."""
-    found = message_sizes(client.sent for client in clients)
+    found = peer_sizes(clients)
     found[:, 1] = found[:, 1] * BYTES[cfg.values] // 4
     return found

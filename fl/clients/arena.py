@@ -1,9 +1,9 @@
 """Room for blobs of bytes, in memory or in files that are mapped into it.
 
 Blobs are appended to a chunk, one after the other, and never move or change. One that is dropped gives its
-pages back at once; a chunk whose blobs are all dropped goes as a whole. Files have no name (they are gone with
-the process, however it ends) and may hold more than memory does: the system writes pages out and reads them
-again.
+pages back at once; a chunk whose blobs are all dropped goes as a whole. Files have no name (they are gone
+with the process, however it ends) and may hold more than memory does: the system writes pages out and reads
+them again.
 """
 
 import errno
@@ -81,7 +81,8 @@ class Arena:
             chunk.close()
 
     def append(self, parts: Sequence[NDArray[Any]], length: int) -> Place:
-        """Write a blob of `length` bytes: flat arrays one after the other, each from a multiple of ALIGNED."""
+        """Write a blob of `length` bytes: flat arrays, one after the other, each from a multiple of ALIGNED
+        on."""
         chunk = self._room(length)
         at = offset = chunk.end
         try:

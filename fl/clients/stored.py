@@ -25,6 +25,7 @@ from fl.errors import StoreError
 
 Slots = NDArray[np.int64]
 _GONE = -1
+_COLUMNS = {"f": np.float64, "i": np.int64, "b": np.bool_}
 _FEW = 64  # slots at first
 
 
@@ -157,7 +158,7 @@ class Store:
             if kind is None:
                 continue
             bits = self._numbers[slots[where], at]
-            numbers = (bits.view(np.float64) if kind == "f" else bits.astype(bool) if kind == "b" else bits).tolist()
+            numbers = bits.view(np.float64 if kind == "f" else np.int64).astype(_COLUMNS[kind]).tolist()
             if len(where) == len(slots):
                 return numbers
             for k, value in zip(where.tolist(), numbers, strict=True):
@@ -228,6 +229,23 @@ class Stored(Generic[C]):
             raise StoreError(f"expected every client's value, got none of client {gone[0]}: it was spent")
         return Stored(store, slots, versions)
 
+    def spend(self, readers: NDArray[np.int64]) -> None:
+        """From now on a value is dropped once it was read (`read_by`) as often as `readers` says. There is no
+        way back: whoever does that can make the population again."""
+        if self._left is not None or readers.shape != self.slots.shape:
+            raise ValueError(f"expected a count per client, once, got {readers.shape} of {len(self)} clients")
+        self.slots, self._left = self.slots.copy(), readers.copy()
+
+    def read_by(self, givers: NDArray[Any]) -> None:
+        """Readers that are done: each has read one of these."""
+        assert self._left is not None, "nobody spends this population"
+        np.subtract.at(self._left, givers, 1)
+        over = np.unique(givers)
+        over = over[self._left[over] == 0]
+        slots = self.slots[over]
+        self.slots[over] = _GONE
+        self.store.leave(slots)
+
     def column(self, path: str) -> list[Any]:
         """The number at a path ("sent.nbytes") of every client; None where there is none."""
         return self.store.column(self.slots, path)
@@ -257,7 +275,7 @@ class Stored(Generic[C]):
         slot = int(self.slots[k])
         if slot == _GONE:
             version = self.versions[k]
-            raise StoreError(f"expected client {k} at version {version}, got none: its last reader has read it")
+            raise StoreError(f"expected client {k} at version {version}, got none: its last reader is done")
         return slot
 
 

@@ -8,7 +8,7 @@ resumed run writes what the other would have written. The files: fl/run/rundir.p
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import gettempdir
 from time import perf_counter
@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import torch
 
 from fl import algorithms
-from fl.algorithms.base import Env
+from fl.algorithms.base import Env, Round
 from fl.clients.stored import Store
 from fl.config import Config
 from fl.errors import CheckpointError, Diverged
-from fl.run import executor, history, interrupts, metering, metrics, recorded, restore, stopping
+from fl.run import checkpoint, executor, history, interrupts, metering, metrics, recorded, restore, stopping
 from fl.run.book import Book, Memory
 from fl.run.checkpoint import Head
 from fl.run.events import Listener
@@ -31,7 +31,7 @@ from fl.run.history import History
 from fl.run.metering import Metering
 from fl.run.meters import Meter, usual
 from fl.run.meters.energy import How
-from fl.run.names import GROWING
+from fl.run.names import CHECKPOINT, GROWING
 from fl.train.setting import Setting
 from fl.world.topology import Topology
 from sparse_engine.hardware import cores
@@ -70,22 +70,34 @@ class After(NamedTuple):
     state: Any
 
 
+SPENT = object()  # a state whose models a round was dropping when it failed
 BEGIN = After(-1, dict.fromkeys(GROWING, NOTHING), (), None)
 
 
 class Run:
     """One run, as far as it got. `lines` goes on with it; the summary is of all rounds."""
 
-    after: After  # replaced as a whole: an interrupt finds the old or the new one
     _meters: Metering  # while rounds run
 
     def __init__(self, cfg: Config, setting: Setting, topology: Topology, options: Options) -> None:
         self.cfg, self.setting, self.topology, self.options = cfg, setting, topology, options
-        self.after, self.book = BEGIN, Memory()  # type: After, Book
+        self._after, self.book = BEGIN, Memory()  # type: After, Book
         self.algorithm = algorithms.find(cfg.algorithm)
         self._make_pool = executor.find(options.executor)
         self._saved_bytes, self._saved_s, self._saved_at = 0, 0.0, 0.0
         self._store: Store | None = None
+        self._saved_round = -1  # whose state can be had again: from its checkpoint, or by `init`
+
+    @property
+    def after(self) -> After:
+        """Where it stands. Replaced as a whole: an interrupt finds the old or the new one."""
+        if self._after.state is SPENT:
+            self._after = self._again(self._after)
+        return self._after
+
+    @after.setter
+    def after(self, after: After) -> None:
+        self._after = after
 
     def store(self, folder: Path | None) -> Store:
         """Where clients are kept. `folder`: the run directory, if there is one."""
@@ -102,6 +114,7 @@ class Run:
     def restored(self, folder: Path, head: Head) -> After:
         """Where the run stood after the round of a checkpoint. StoreError: that does not fit the run."""
         layout = self.setting.initial.layout
+        self._saved_round = head.round
         state = restore.state_of(folder, head, self.algorithm, self.cfg, layout, self.store(folder.parent))
         return After(head.round, head.marks, head.history, state)
 
@@ -201,7 +214,7 @@ class Run:
         listener = self.options.listener
         listener.round_started(t)
         self._meters.start()
-        result = self.algorithm.run_round(self.after.state, t, env)
+        result = self._result(t, env)
         readings = self._meters.stop()
         modelled = metrics.modelled(result, env.clock(t))
         record = metrics.round_record(t, result, modelled, env.local(t).lr, readings, self.cfg.algorithm)
@@ -213,6 +226,31 @@ class Run:
             self.after = After(t, self.book.marks(), self.after.history, result.state)
         listener.round_finished(record)
         return record
+
+    def _result(self, t: int, env: Env) -> Round:
+        """Round t. Where its start can be had again, models go with their last reader."""
+        if self._saved_round != t - 1:
+            return self.algorithm.run_round(self.after.state, t, env)
+        state = self.after.state
+        try:
+            return self.algorithm.run_round(state, t, replace(env, spend=True))
+        except BaseException:
+            self._after = self._after._replace(state=SPENT)
+            raise
+
+    def _again(self, after: After) -> After:
+        """The state that a round has spent."""
+        if after.round < 0:
+            return after._replace(state=None)
+        assert self.book.path is not None
+        folder = self.book.path / CHECKPOINT
+
+        def same(head: Head) -> After:
+            if head.round != after.round:
+                raise CheckpointError(f"expected round {after.round}, got {head.round}")
+            return self.restored(folder, head)
+
+        return after._replace(state=checkpoint.newest(folder, same)[0].state)
 
     def _due(self, t: int) -> bool:
         """Whether to save the state after round t."""
@@ -227,6 +265,8 @@ class Run:
         began = perf_counter()
         self._saved_bytes = self.book.save(self.cfg, *self.after)
         self._saved_at = perf_counter()
+        if self.book.path is not None:
+            self._saved_round = self.after.round
         self._saved_s = self._saved_at - began
 
 

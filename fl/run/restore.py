@@ -18,7 +18,12 @@ from fl.run.names import CONFIG
 
 
 def state_of(
-    folder: Path, head: Head, algorithm: Algorithm, cfg: Config, layout: se.Layout, into: store.Into = InMemory
+    folder: Path,
+    head: Head,
+    algorithm: Algorithm,
+    cfg: Config,
+    layout: se.Layout,
+    into: store.Into = InMemory,
 ) -> Any:
     """What `algorithm` kept after the round of `head`, a checkpoint in `folder`; `into`: where clients are
     kept from now on. StoreError or CheckpointError: that does not fit the run."""
