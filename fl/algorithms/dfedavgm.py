@@ -25,7 +25,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field
 
 import sparse_engine as se
-from fl.algorithms.base import Bytes, Env, Inputs, Peers, Round, exchange, inputs, message_sizes, together
+from fl.algorithms.base import Bytes, Env, Inputs, Peers, Round, exchange, inputs, peer_sizes, together
 from fl.algorithms.messages import Sent, send
 from fl.clients.base import Clients
 from fl.config import Messages, Positive, Section
@@ -76,12 +76,13 @@ def run_round(state: Peers[Client], t: int, env: Env) -> Round:
     local = env.local(t, momentum=env.config.momentum, max_norm=env.config.max_norm)
     update = partial(local_update, t=t, local=local, messages=quantiser(env))
     live, silent = env.attendance.live(neighbours), env.attendance.stale(neighbours).degrees
-    given = inputs(state.clients, live, env.attendance)
+    schedule = together(live)
+    given = inputs(state.clients, schedule, env.attendance)
     done, reports = env.map(update, {k: Given(one, int(silent[k])) for k, one in given.items()})
     return Round(
         Peers(state.clients.with_({k: update.client for k, update in done.items()})),
         models=[done[k].model if k in done else state.clients[k].model for k in range(env.num_clients)],
-        schedule=together(live),
+        schedule=schedule,
         traffic=exchange(live, sizes(state.clients, env.config)),
         reports=reports,
     )
@@ -111,6 +112,6 @@ def quantiser(env: Env) -> Messages:
 
 def sizes(clients: Clients[Client], cfg: Config) -> Bytes:
     """Return the sizes of the messages; the paper counts every number as long as Q makes it."""
-    found = message_sizes(client.sent for client in clients)
+    found = peer_sizes(clients)
     found[:, 1] = found[:, 1] * BYTES[cfg.values] // 4
     return found

@@ -235,6 +235,9 @@ def _has_trace(kind: str, trace: str | None) -> None:
 
 
 class Run(Section):
+    store: Literal["memory", "files"] = "memory"
+    """where clients' models lie between their turns: in memory, or in files of the run directory that are
+    mapped into it and may be larger. The results are the same"""
     checkpoint_every: Count | None = None
     """rounds between checkpoints; default: 1 up to 64 MB, then as often as a twentieth of the time allows"""
     record_clients: bool = True

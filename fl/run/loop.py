@@ -10,16 +10,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import gettempdir
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
 
 from fl import algorithms
-from fl.algorithms.base import Env
+from fl.algorithms.base import Env, Round
+from fl.clients.stored import Store
 from fl.config import Config
 from fl.errors import CheckpointError, Diverged
 from fl.run import (
+    checkpoint,
     executor,
     history,
     interrupts,
@@ -40,7 +43,7 @@ from fl.run.history import History
 from fl.run.metering import Metering
 from fl.run.meters import Meter, usual
 from fl.run.meters.energy import How
-from fl.run.names import GROWING
+from fl.run.names import CHECKPOINT, GROWING
 from fl.train.setting import Setting
 from fl.world import devices, presence
 from fl.world.topology import Topology
@@ -80,23 +83,43 @@ class After(NamedTuple):
     state: Any
 
 
+SPENT = object()  # a state whose models a round was dropping when it failed
 BEGIN = After(-1, dict.fromkeys(GROWING, NOTHING), (), None)
 
 
 class Run:
     """One run, as far as it got. `lines` goes on with it; the summary is of all rounds."""
 
-    after: After  # replaced as a whole: an interrupt finds the old or the new one
     _meters: Metering  # while rounds run
 
     def __init__(self, cfg: Config, setting: Setting, topology: Topology, options: Options) -> None:
         self.cfg, self.setting, self.topology, self.options = cfg, setting, topology, options
-        self.after, self.book = BEGIN, Memory()  # type: After, Book
+        self._after, self.book = BEGIN, Memory()  # type: After, Book
         self.algorithm = algorithms.find(cfg.algorithm)
         self.presence = presence.make(cfg.presence, cfg.num_clients, cfg.seed)
         devices.draw(cfg.devices, cfg.num_clients)  # a trace that is wrong is told now
         self._make_pool = executor.find(options.executor)
         self._saved_bytes, self._saved_s, self._saved_at = 0, 0.0, 0.0
+        self._store: Store | None = None
+        self._saved_round = -1  # whose state can be had again: from its checkpoint, or by `init`
+
+    @property
+    def after(self) -> After:
+        """Where it stands. Replaced as a whole: an interrupt finds the old or the new one."""
+        if self._after.state is SPENT:
+            self._after = self._again(self._after)
+        return self._after
+
+    @after.setter
+    def after(self, after: After) -> None:
+        self._after = after
+
+    def store(self, folder: Path | None) -> Store:
+        """Where clients are kept. `folder`: the run directory, if there is one."""
+        if self._store is None:
+            files = (folder or Path(gettempdir())) if self.cfg.run.store == "files" else None
+            self._store = Store(self.setting.initial.layout, files)
+        return self._store
 
     @property
     def path(self) -> str:
@@ -106,7 +129,8 @@ class Run:
     def restored(self, folder: Path, head: Head) -> After:
         """Where the run stood after the round of a checkpoint. StoreError: that does not fit the run."""
         layout = self.setting.initial.layout
-        state = restore.state_of(folder, head, self.algorithm, self.cfg, layout)
+        self._saved_round = head.round
+        state = restore.state_of(folder, head, self.algorithm, self.cfg, layout, self.store(folder.parent))
         return After(head.round, head.marks, head.history, state)
 
     def lines(self, book: Book) -> Iterator[metrics.Record]:
@@ -171,6 +195,7 @@ class Run:
             training=cfg.training,
             costs=self.setting.costs,
             messages=cfg.messages,
+            store=self.store(self.book.path),
         )
 
     def _rounds(self, env: Env, pool: Pool, numerics: history.Numerics) -> Iterator[metrics.Record]:
@@ -207,7 +232,7 @@ class Run:
         listener.round_started(t)
         self._told_who(t, env)
         self._meters.start()
-        result = present.checked(self.algorithm.run_round(self.after.state, t, env), env.attendance)
+        result = present.checked(self._result(t, env), env.attendance)
         readings = self._meters.stop()
         modelled = metrics.modelled(result, env.clock(t))
         told = present.only(result, env.attendance)
@@ -229,6 +254,31 @@ class Run:
             if not there.any():
                 self.options.listener.note(f"round {t} is empty: no client is there")
 
+    def _result(self, t: int, env: Env) -> Round:
+        """Round t. Where its start can be had again, models go with their last reader."""
+        if self._saved_round != t - 1 or env.attendance.there is not None:  # absent ones stay as they were
+            return self.algorithm.run_round(self.after.state, t, env)
+        state = self.after.state
+        try:
+            return self.algorithm.run_round(state, t, replace(env, spend=True))
+        except BaseException:
+            self._after = self._after._replace(state=SPENT)
+            raise
+
+    def _again(self, after: After) -> After:
+        """The state that a round has spent."""
+        if after.round < 0:
+            return after._replace(state=None)
+        assert self.book.path is not None
+        folder = self.book.path / CHECKPOINT
+
+        def same(head: Head) -> After:
+            if head.round != after.round:
+                raise CheckpointError(f"expected round {after.round}, got {head.round}")
+            return self.restored(folder, head)
+
+        return after._replace(state=checkpoint.newest(folder, same)[0].state)
+
     def _due(self, t: int) -> bool:
         """Whether to save the state after round t."""
         every = self.cfg.run.checkpoint_every
@@ -242,6 +292,8 @@ class Run:
         began = perf_counter()
         self._saved_bytes = self.book.save(self.cfg, *self.after)
         self._saved_at = perf_counter()
+        if self.book.path is not None:
+            self._saved_round = self.after.round
         self._saved_s = self._saved_at - began
 
 

@@ -61,19 +61,9 @@ class Attendance:
         taken = self.taken(neighbours)
         return _chosen(taken, ~self.there[taken.indices])
 
-    def waves(self, plan: Schedule, neighbours: Neighbours) -> list[list[Turn]]:
-        """The turns of a round that was planned on the `live` links of `neighbours`: of those that are there.
-        Last models of absent ones are among the `others` of a turn."""
-        if self.there is None:
-            return plan.waves()
-        stale = self.stale(neighbours)
-        waves = [[self._with(turn, stale) for turn in wave if self.has(turn.client)] for wave in plan.waves()]
-        return [wave for wave in waves if wave]
-
-    @staticmethod
-    def _with(turn: Turn, stale: Neighbours) -> Turn:
-        more = stale.of(turn.client).tolist()
-        return turn._replace(others=tuple(sorted([*turn.others, *more]))) if more else turn
+    def of(self, clients: NDArray[np.int64]) -> Flags:
+        """Whether each of these clients is there."""
+        return np.ones(len(clients), bool) if self.there is None else self.there[clients]
 
     def _kept(self, neighbours: Neighbours, givers: bool) -> Neighbours:
         if self.there is None or self.there.all():

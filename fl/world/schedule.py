@@ -64,6 +64,18 @@ class Schedule:
         """Return the share of clients that wait for nobody."""
         return float(np.mean(self.wait.degrees == 0))
 
+    def wave_clients(self) -> list[NDArray[np.int64]]:
+        """The clients of every wave, by rho."""
+        order = np.argsort(self.reuse)
+        order = order[np.argsort(self.wave[order], kind="stable")]
+        ends = np.cumsum(np.bincount(self.wave, minlength=self.depth + 1))
+        return np.split(order, ends[:-1])
+
+    @cached_property
+    def waited(self) -> NDArray[np.bool_]:
+        """Whether each entry of `neighbours.indices` is waited for."""
+        return np.isin(_links(self.neighbours), _links(self.wait), assume_unique=True)
+
     def waves(self) -> list[list[Turn]]:
         """A turn needs turns of earlier waves only. Turns of a wave by rho, clients of a turn by number."""
         waves: list[list[Turn]] = [[] for _ in range(self.depth + 1)]
@@ -256,6 +268,11 @@ class _Walk:
                 wave[r] = max(wave[r], wave[prior[i]] + 1)
                 start[r] = max(start[r], finish[prior[i]] + (len(fastest) - place) * one_model)
             finish[r] = start[r] + float(self.duration[r])
+
+
+def _links(rows: Neighbours) -> NDArray[np.int64]:
+    """A number per link."""
+    return rows.takers().astype(np.int64) * rows.num_clients + rows.indices
 
 
 def _transposed(rows: Neighbours) -> Neighbours:
