@@ -111,7 +111,9 @@ class Env:
                 yield k, value
                 done(k)
 
-        return clients.with_(values()), reports
+        if isinstance(clients, Stored):
+            return clients.with_each(values()), reports
+        return clients.with_(dict(values())), reports
 
 
 @dataclass(frozen=True)
@@ -209,9 +211,9 @@ def clients_layout(clients: Population[Peer]) -> se.Layout:
     return clients.store.layout if isinstance(clients, Stored) else clients[0].model.layout
 
 
-def inputs(clients: Clients[P], schedule: Schedule) -> Tasks[P]:
+def inputs(clients: Clients[P], neighbours: Neighbours) -> Tasks[P]:
     """Everybody's, in a round in which nobody waits for anybody."""
-    return Tasks(np.arange(len(clients)), schedule, clients)
+    return Tasks(np.arange(len(clients)), together(neighbours), clients)
 
 
 def together(neighbours: Neighbours) -> Schedule:
@@ -223,7 +225,8 @@ def at_once(state: Peers[P], neighbours: Neighbours, update: Work[Inputs[P], P],
     """A round in which everybody takes what its neighbours sent last and does its `update`."""
     schedule, traffic = together(neighbours), exchange(neighbours, peer_sizes(state.clients))
     readers = Readers(schedule, state.clients, env.spend)
-    clients, reports = env.update(state.clients, update, inputs(state.clients, schedule), readers.done)
+    tasks = Tasks(np.arange(env.num_clients), schedule, state.clients)
+    clients, reports = env.update(state.clients, update, tasks, readers.done)
     return Round(
         Peers(clients), models=models_of(clients), schedule=schedule, traffic=traffic, reports=reports
     )

@@ -69,12 +69,11 @@ def run_round(state: Peers[Client], t: int, env: Env) -> Round:
     neighbours = env.topology.neighbours(t)
     local = env.local(t, momentum=env.config.momentum, max_norm=env.config.max_norm)
     update = partial(local_update, t=t, local=local, messages=quantiser(env))
-    schedule = together(neighbours)
-    done, reports = env.map(update, inputs(state.clients, schedule))
+    done, reports = env.map(update, inputs(state.clients, neighbours))
     return Round(
         Peers(state.clients.with_({k: update.client for k, update in done.items()})),
         models=[update.model for update in done.values()],
-        schedule=schedule,
+        schedule=together(neighbours),
         traffic=exchange(neighbours, sizes(state.clients, env.config)),
         reports=reports,
     )

@@ -53,7 +53,7 @@ class _Chunk:
 
     def reserve(self, offset: int, length: int) -> None:
         """Take the blocks of a file now: without them a write to the map would kill the process."""
-        if self.in_file:
+        if self.in_file and length:
             os.posix_fallocate(self.handle, offset, length)
 
     def drop(self, first: int, last: int) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import sparse_engine as se
 from fl.clients.arena import CHUNK, Arena, Place
-from fl.clients.base import C, pairs_of
+from fl.clients.base import C
 from fl.clients.memory import Held
 from fl.clients.record import Form, Reader, owned, take
 from fl.errors import StoreError
@@ -206,13 +206,17 @@ class Stored(Generic[C]):
         self._slot(k)
         return Lying(self, int(k))
 
-    def with_(self, changed: Mapping[int, C] | Iterable[tuple[int, C]]) -> "Stored[C]":
-        """The population with other values of some clients, each written as it comes."""
+    def with_(self, changed: Mapping[int, C]) -> "Stored[C]":
+        """The population with other values of some clients, one version later."""
+        return self.with_each(changed.items())
+
+    def with_each(self, changed: Iterable[tuple[int, C]]) -> "Stored[C]":
+        """The same from pairs (client, value), each written as it comes and then not kept."""
         store = self.store
         store.tidy()
         made: dict[int, int] = {}
         try:
-            for k, value in pairs_of(changed):
+            for k, value in changed:
                 self._there(k)
                 slot = store.add(value)
                 if k in made:

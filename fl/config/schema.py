@@ -190,6 +190,10 @@ class Run(Section):
     mapped into it and may be larger. The results are the same"""
     checkpoint_every: Count | None = None
     """rounds between checkpoints; default: 1 up to 64 MB, then as often as a twentieth of the time allows"""
+    checkpoint_seconds: Annotated[NotNegative | None, only_if(checkpoint_every=None)] = None
+    """seconds between checkpoints, at least: they are written after rounds; default: see checkpoint_every"""
+    eval_clients: Count | None = None
+    """clients whose models are tested, a sample that the seed draws; default: all. Means are over them"""
     record_clients: bool = True
     """write clients.jsonl: one line per client and round"""
     patience: Count | None = None

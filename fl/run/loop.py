@@ -41,6 +41,7 @@ Summary = dict[str, Any]
 # A state of this many bytes is saved after every round: that takes less than a second. A larger one (100
 # AlexNets are 5 GB) is saved when SHARE times as long has passed as saving took: a twentieth of the time.
 SMALL = 1 << 26
+LARGE = 1 << 28  # a round drops models of the last one as it goes on from so many bytes of state on
 SHARE = 20
 
 
@@ -84,7 +85,7 @@ class Run:
         self._after, self.book = BEGIN, Memory()  # type: After, Book
         self.algorithm = algorithms.find(cfg.algorithm)
         self._make_pool = executor.find(options.executor)
-        self._saved_bytes, self._saved_s, self._saved_at = 0, 0.0, 0.0
+        self._saved_bytes, self._saved_s, self._saved_at = 0, 0.0, perf_counter()
         self._store: Store | None = None
         self._saved_round = -1  # whose state can be had again: from its checkpoint, or by `init`
 
@@ -228,8 +229,8 @@ class Run:
         return record
 
     def _result(self, t: int, env: Env) -> Round:
-        """Round t. Where its start can be had again, models go with their last reader."""
-        if self._saved_round != t - 1:
+        """Round t. Of a large state that can be had again, models go with their last reader."""
+        if self._saved_round != t - 1 or self.store(self.book.path).nbytes < LARGE:
             return self.algorithm.run_round(self.after.state, t, env)
         state = self.after.state
         try:
@@ -259,6 +260,8 @@ class Run:
             return True
         if every is not None:
             return (t + 1) % every == 0
+        if (seconds := self.cfg.run.checkpoint_seconds) is not None:
+            return perf_counter() - self._saved_at >= seconds
         return self._saved_bytes <= SMALL or perf_counter() - self._saved_at >= SHARE * self._saved_s
 
     def _save(self) -> None:
