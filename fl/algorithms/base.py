@@ -33,7 +33,7 @@ from fl.algorithms.tasks import Inputs, P, Peer, Readers, Tasks
 from fl.clients.base import C, Clients, Population
 from fl.clients.columns import column, counts
 from fl.clients.memory import InMemory
-from fl.clients.stored import Stored
+from fl.clients.stored import Store, Stored
 from fl.clients.view import View
 from fl.config import Devices, Messages, Section, Training
 from fl.train.cost import Costs
@@ -92,6 +92,13 @@ class Env:
         `work`: a function that pickle finds.
         """
         return collect(self.executor, work, tasks)
+
+    def made(self, work: Work[Task, C], tasks: Mapping[int, Task]) -> Clients[C]:
+        """The first population: what `work` makes of everybody's task, each kept as it comes."""
+        if isinstance(self.store, Store):
+            values = ((k, value) for k, value, _ in self.executor.run(work, tasks))
+            return self.store.filled(values, self.num_clients)
+        return self.clients(self.map(work, tasks).values.values())
 
     def update(
         self,

@@ -65,6 +65,17 @@ class Store:
             raise ValueError(f"expected a version per client, got {len(told)} of {len(slots)} clients")
         return Stored(self, np.array(slots, np.int64), np.array(told, np.int64))
 
+    def filled(self, values: Iterable[tuple[int, C]], count: int) -> "Stored[C]":
+        """The first population of `count` clients from pairs (client, value), each written as it comes."""
+        nobody: Stored[Any] = Stored(
+            self, np.array([self.add(None)] * count, np.int64), np.zeros(count, np.int64)
+        )
+        made: Stored[C] = nobody.with_each(values)
+        if (made.versions == 0).any():
+            raise ValueError(f"expected a value of each of {count} clients, got {int(made.versions.sum())}")
+        made.versions[:] = 0
+        return made
+
     @property
     def nbytes(self) -> int:
         """Of all records that are there, without the table."""
