@@ -1,9 +1,9 @@
 """Room for blobs of bytes, in memory or in files that are mapped into it.
 
-Blobs are appended to a chunk, one after the other, and never move or change. One that is dropped gives its
-pages back at once; a chunk whose blobs are all dropped goes as a whole. Files have no name (they are gone
-with the process, however it ends) and may hold more than memory does: the system writes pages out and reads
-them again.
+Blobs are appended to a chunk, one after the other, and never move or change. In large arenas one that is
+dropped gives its pages back at once; a chunk whose blobs are all dropped goes as a whole. Files have no name
+(they are gone with the process, however it ends) and may hold more than memory does: the system writes pages
+out and reads them again.
 """
 
 import errno
@@ -23,6 +23,10 @@ from fl.errors import StoreError
 
 ALIGNED = 8
 CHUNK = 1 << 28  # bytes of a chunk: address space, of which only what was written takes memory or disk
+_SMALL = 1 << 24  # of a chunk in memory
+# From so many bytes on, a blob that is dropped gives its pages back at once. Below, what somebody still looks
+# at stays as it is until its chunk goes.
+LARGE = 1 << 28
 _PAGE = mmap.PAGESIZE
 
 
@@ -71,7 +75,7 @@ class Arena:
     """Blobs by `Place`. `folder`: of its files; None: in memory. One thread writes, any may read."""
 
     def __init__(self, folder: Path | None = None, chunk: int = CHUNK) -> None:
-        self._folder, self._size = folder, chunk
+        self._folder, self._size = folder, chunk if folder is not None else min(chunk, _SMALL)
         self._chunks: dict[int, _Chunk] = {}
         self._last = -1
         self.nbytes = 0  # of all blobs that are there
@@ -117,6 +121,7 @@ class Arena:
 
     def drop(self, blobs: Iterable[tuple[int, int, int]]) -> None:
         """Forget blobs: chunk, offset and length of each. What was seen of them is not to be read again."""
+        large = self._written >= LARGE
         for number, offset, length in blobs:
             chunk = self._chunks[number]
             chunk.blobs -= 1
@@ -124,7 +129,12 @@ class Arena:
             if not chunk.blobs and number != self._last:
                 self._chunks.pop(number).close()
             elif length:
-                _forget(chunk, offset, length)
+                _forget(chunk, offset, length, large)
+
+    @property
+    def _written(self) -> int:
+        """Bytes of all chunks, with what was dropped."""
+        return sum(chunk.end for chunk in self._chunks.values())
 
     def _room(self, length: int) -> _Chunk:
         chunk = self._chunks.get(self._last)
@@ -154,7 +164,7 @@ def aligned(length: int) -> int:
     return -(-length // ALIGNED) * ALIGNED
 
 
-def _forget(chunk: _Chunk, offset: int, length: int) -> None:
+def _forget(chunk: _Chunk, offset: int, length: int, drop: bool) -> None:
     """Drop the pages that this blob had for itself, or last."""
     first, last = offset // _PAGE, (offset + length - 1) // _PAGE
     live = chunk.live
@@ -163,5 +173,5 @@ def _forget(chunk: _Chunk, offset: int, length: int) -> None:
         first += 1
     if last >= first and live[last]:
         last -= 1
-    if last >= first:
+    if drop and last >= first:
         chunk.drop(first, last)
