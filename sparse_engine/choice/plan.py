@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -35,6 +35,7 @@ from sparsefl.kernels.sparse_conv import Conv, Geometry
 VERSION = 1
 REPEATS = 3
 _HELP = "SPARSE_PLAN takes off (no file), measure, or a file that measure wrote"
+NATIVE = " native"  # ends the key of a second entry, for programs, where the first names torch's kernel
 MARGIN = 0.95  # the rule's kernel stays unless another takes less than this share of its time
 
 # Measures one kernel of a layer and direction, in seconds.
@@ -50,19 +51,36 @@ class Plan:
     clock: Clock | None = None  # measures what is missing
     threads: int | None = None  # choose as for so many, however many there are
 
-    def kernel(self, conv: Conv | Geometry, direction: str, height: int, width: int, batch: int) -> str:
-        rule = sparse_conv.suggest(conv, direction, height, width, batch)
+    def kernel(
+        self,
+        conv: Conv | Geometry,
+        direction: str,
+        height: int,
+        width: int,
+        batch: int,
+        *,
+        native: bool = False,
+    ) -> str:
+        """Return the kernel of a layer and direction; native: of a program, which cannot call torch."""
+        return self.choice(conv, direction, (height, width, batch), native=native).kernel
+
+    def choice(
+        self, conv: Conv | Geometry, direction: str, image: tuple[int, int, int], *, native: bool = False
+    ) -> "Choice":
+        """Return the kernel for an input `image` (height, width, batch), and whether it was measured."""
+        rule = sparse_conv.suggest(conv, direction, *image, native=native)
         if not self.measured and self.clock is None:
-            return rule
-        name = key(conv, direction, (height, width, batch), self.threads)
+            return Choice(rule, False)
+        name = key(conv, direction, image, self.threads)
         if name not in self.measured and self.clock is not None:
-            self.measured[name] = self._fastest(
-                _with_pattern(conv), direction, (height, width, batch), rule, self.clock
-            )
+            self.measured |= fastest(conv, direction, image, self.clock, self.threads)
             if self.path is not None:
                 write(self.path, self.measured)
-        found = self.measured.get(name, rule)
-        return found if found in sparse_conv.candidates(conv) else rule
+        fitting = sparse_conv.candidates(conv, native=native)
+        for found in ((self.measured.get(name + NATIVE),) if native else ()) + (self.measured.get(name),):
+            if found in fitting:
+                return Choice(found, True)
+        return Choice(rule, False)
 
     def identity(self) -> str:
         """Return a text that is equal for plans that choose the same kernels, whatever their files."""
@@ -70,12 +88,35 @@ class Plan:
             return "built-in rule"
         return f"measured, sha256 {hashlib.sha256(_text(self.measured).encode()).hexdigest()[:16]}"
 
-    def _fastest(
-        self, conv: Conv, direction: str, image: tuple[int, int, int], rule: str, clock: Clock
-    ) -> str:
-        seconds = {kernel: clock(conv, direction, image, kernel) for kernel in sparse_conv.candidates(conv)}
-        best = min(seconds, key=lambda kernel: seconds[kernel])
-        return best if seconds[best] < MARGIN * seconds[rule] else rule
+
+class Choice(NamedTuple):
+    """`measured`: by a measurement on a machine; else by the built-in rule."""
+
+    kernel: str
+    measured: bool
+
+
+def fastest(
+    conv: Conv | Geometry,
+    direction: str,
+    image: tuple[int, int, int],
+    clock: Clock,
+    threads: int | None = None,
+) -> dict[str, str]:
+    """Return the entries of a plan for one layer and direction: the rule's kernel, or a faster one. Where that
+    is torch's, there is an entry for programs too."""
+    made, name = _with_pattern(conv), key(conv, direction, image, threads)
+    seconds = {kernel: clock(made, direction, image, kernel) for kernel in sparse_conv.candidates(conv)}
+    found = {name: _winner(seconds, sparse_conv.suggest(conv, direction, *image))}
+    if found[name] not in sparse_conv.NATIVE:
+        native = {kernel: seconds[kernel] for kernel in sparse_conv.candidates(conv, native=True)}
+        found[name + NATIVE] = _winner(native, sparse_conv.suggest(conv, direction, *image, native=True))
+    return found
+
+
+def _winner(seconds: dict[str, float], rule: str) -> str:
+    best = min(seconds, key=lambda kernel: seconds[kernel])
+    return best if seconds[best] < MARGIN * seconds[rule] else rule
 
 
 def key(

@@ -28,8 +28,10 @@ def choose(graph: Graph, counts: tuple[int, ...], lanes: int) -> tuple[Kernels, 
             )
             image = (*graph.values[step.x][1:], lanes)
             shape = (g.out_channels, g.in_channels, g.kernel, g.stride, g.padding, g.dilation)
-            forward, back, weight = (now.kernel(Geometry(*shape, density), way, *image) for way in DIRECTIONS)
-            growth = now.kernel(Geometry(*shape, 1.0), DIRECTIONS[2], *image)
+            forward, back, weight = (
+                now.kernel(Geometry(*shape, density), way, *image, native=True) for way in DIRECTIONS
+            )
+            growth = now.kernel(Geometry(*shape, 1.0), DIRECTIONS[2], *image, native=True)
             found.append(Kernels(forward, back, weight, "dense" if growth == "sparse" else growth))
     return tuple(found)
 

@@ -24,7 +24,7 @@ def clock(seconds, seen=None):
     def run(_, direction, image, kernel):
         if seen is not None:
             seen.append((direction, image, kernel))
-        return seconds[kernel]
+        return seconds.get(kernel, 9.0)
 
     return run
 
@@ -43,14 +43,23 @@ def test_the_fastest_is_taken_once_measured_and_not_measured_again():
     made = Plan(clock=clock({"sparse": 3.0, "dense": 1.0, "winograd": 2.0}, seen))
     for _ in range(3):
         assert made.kernel(conv(0.1), "forward", *IMAGE) == "dense"
-    assert len(seen) == 3 and {s[2] for s in seen} == set(sc.KERNELS)
+    assert len(seen) == 4 and {s[2] for s in seen} == set(sc.KERNELS)
     made.kernel(conv(0.1), "input_gradient", *IMAGE)
-    assert len(seen) == 6
+    assert len(seen) == 8
 
 
 def test_a_gain_within_the_noise_does_not_overrule_the_rule():
     made = Plan(clock=clock({"sparse": 1.0, "dense": 0.97, "winograd": 2.0}))
     assert made.kernel(conv(0.1), "forward", *IMAGE) == "sparse"
+
+
+def test_a_program_gets_the_fastest_of_those_that_it_can_call():
+    made = Plan(clock=clock({"torch": 1.0, "dense": 2.0, "sparse": 3.0}))
+    assert made.kernel(conv(0.1), "forward", *IMAGE) == "torch"
+    assert made.kernel(conv(0.1), "forward", *IMAGE, native=True) == "dense"
+    again = Plan(made.measured)  # as from a file
+    assert again.choice(conv(0.1), "forward", IMAGE, native=True) == ("dense", True)
+    assert again.choice(conv(0.1), "input_gradient", IMAGE) == ("sparse", False)
 
 
 def test_density_and_threads_are_part_of_the_key():
@@ -128,7 +137,7 @@ def test_every_kernel_gives_the_same_gradients(kernel):
         return [p.grad.clone() for p in net.parameters()]
 
     class Only(Plan):
-        def kernel(self, layer, *rest):
+        def kernel(self, layer, *rest, native=False):
             return kernel if kernel in sc.candidates(layer) else "sparse"
 
     for found, expected in zip(gradients(Only()), gradients(Plan()), strict=True):
