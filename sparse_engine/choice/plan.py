@@ -103,8 +103,8 @@ def fastest(
     clock: Clock,
     threads: int | None = None,
 ) -> dict[str, str]:
-    """Return the entries of a plan for one layer and direction: the rule's kernel, or a faster one. Where that
-    is torch's, there is an entry for programs too."""
+    """Return the entries of a plan for one layer and direction: the rule's kernel, or a faster one. Where
+    that is torch's, there is an entry for programs too."""
     made, name = _with_pattern(conv), key(conv, direction, image, threads)
     seconds = {kernel: clock(made, direction, image, kernel) for kernel in sparse_conv.candidates(conv)}
     found = {name: _winner(seconds, sparse_conv.suggest(conv, direction, *image))}
