@@ -1,0 +1,61 @@
+"""The copies of other machines' models, as messages: what is left of a machine that dies.
+
+A keeper is a process beside the workers. A worker's new models are at the keeper of the next machine before
+anybody hears of them, and whoever needs another machine's model takes it from there: it is encoded once.
+"""
+
+import threading
+from collections.abc import Iterable, Mapping
+
+from fl.run.cluster.far import Name
+from fl.run.cluster.packing import Blob
+
+
+class Keeper:
+    """An actor with blobs by name; several calls at a time."""
+
+    def __init__(self) -> None:
+        self._blobs: dict[Name, Blob] = {}
+        self._given, self._lock = 0, threading.Lock()
+
+    def keep(self, blobs: Mapping[Name, Blob]) -> None:
+        """Nothing is lost from here on, as long as this process or the worker lives."""
+        with self._lock:
+            self._blobs.update({Name(*name): blob for name, blob in blobs.items()})
+
+    def give(self, names: Iterable[Name]) -> list[Blob | None]:
+        """What was kept under these names; None: nothing."""
+        with self._lock:
+            found = [self._blobs.get(Name(*name)) for name in names]
+            self._given += len(found)
+        return found
+
+    def sizes(self, names: Iterable[Name]) -> list[int]:
+        """Their bytes; 0: nothing is kept."""
+        with self._lock:
+            return [
+                len(self._blobs[name][1]) if name in self._blobs else 0 for name in map(Name._make, names)
+            ]
+
+    def names(self, makers: Iterable[int]) -> list[Name]:
+        """What these workers have made, and is kept."""
+        wanted = set(makers)
+        with self._lock:
+            return [name for name in self._blobs if name.maker in wanted]
+
+    def forget(self, names: Iterable[Name]) -> None:
+        with self._lock:
+            for name in names:
+                self._blobs.pop(Name(*name), None)
+
+    def facts(self) -> dict[str, int]:
+        """How many blobs there are, their bytes, and how many were given away so far."""
+        with self._lock:
+            return {
+                "blobs": len(self._blobs),
+                "bytes": sum(len(data) for _, data in self._blobs.values()),
+                "given": self._given,
+            }
+
+    def ping(self) -> None:
+        """It lives."""
