@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary, finalize
 
 import sparse_engine as se
 from fl.config import code
-from fl.errors import Expected
+from fl.errors import Expected, Stopped
 from fl.run.cluster import connection, packing
 from fl.run.cluster.connection import ClusterError
 from fl.run.cluster.far import INITIAL, Far, FarBitmap, FarModel, Name, Near, make
@@ -50,7 +50,8 @@ class Cluster:
         self._layout = setting.initial.layout
         self._far: WeakValueDictionary[Name, Near] = WeakValueDictionary()
         self._dead: deque[Name] = deque()
-        self._made: WeakKeyDictionary[Near, Name] = WeakKeyDictionary({setting.initial: INITIAL})
+        self._made: WeakKeyDictionary[Near, Name] = WeakKeyDictionary()
+        self._made[setting.initial] = INITIAL
         self._put: dict[Name, Any] = {}  # of what was made here: where it lies in the object store
         self._serial, self._turn = 0, 0
         self._touched: list[Far] = []
@@ -237,7 +238,7 @@ class _Wave:
                 packed = ray.get(ready)
             except ray.exceptions.RayTaskError as wrong:
                 if not isinstance(wrong.cause, Lost):
-                    raise wrong.cause from (None if isinstance(wrong.cause, Expected) else wrong)
+                    raise self._first_error(wrong) from None
                 self._again(batch)
                 continue
             except ray.exceptions.RayError:
@@ -249,6 +250,23 @@ class _Wave:
                 self._of.moved(outcome.k, batch.place.number)
                 self._of._listener.client_finished(outcome.k)
                 yield outcome
+
+    def _first_error(self, wrong: Any) -> BaseException:
+        """What went wrong: a batch may have been stopped because another of its machine failed."""
+        import ray
+
+        calls = [*self._calls]
+        while isinstance(wrong.cause, Stopped) and calls:
+            try:
+                ray.get(calls.pop())
+            except ray.exceptions.RayTaskError as other:
+                if not isinstance(other.cause, Lost):
+                    wrong = other
+            except ray.exceptions.RayError:
+                pass
+        if not isinstance(wrong.cause, Expected):
+            wrong.cause.add_note(str(wrong))  # where it was raised, on that machine
+        return wrong.cause
 
     def stop(self) -> None:
         """Nobody wants what is still under way."""
@@ -331,7 +349,7 @@ class _Wave:
         import ray
 
         found = []
-        for call, batch in [*self._calls.items()]:
+        for call in [*self._calls]:
             ready, _ = ray.wait([call], timeout=0, fetch_local=False)
             if not ready:
                 continue

@@ -46,11 +46,11 @@ class FarBitmap(se.Bitmap):
         _set(self, segments=segments, offsets=offsets, name=name, model=model, _find=find, _near=None)
 
     @property
-    def words(self) -> Tensor:  # type: ignore[override]
+    def words(self) -> Tensor:
         return self.near().words
 
     @property
-    def derived(self) -> Any:  # type: ignore[override]
+    def derived(self) -> Any:
         return self.near().derived
 
     def near(self) -> se.Bitmap:
@@ -60,8 +60,9 @@ class FarBitmap(se.Bitmap):
         near = self._near
         if near is None:
             assert self.name is not None
-            near = self._find(self.name)
-            assert isinstance(near, se.Bitmap)
+            found = self._find(self.name)
+            assert isinstance(found, se.Bitmap)
+            near = found
             _set(self, _near=near)
         return near
 
@@ -83,25 +84,32 @@ class FarModel(se.Model):
     _find: Find
     _near: se.Model | None
 
+    def __new__(cls, *given: Any, **fields: Any) -> Any:
+        """A far one; but `dataclasses.replace`, which gives all fields of a model, gets a near one."""
+        if "values" not in fields:
+            return super().__new__(cls)
+        mask = fields["bitmap"]
+        return se.Model(**fields | {"bitmap": mask.near() if isinstance(mask, FarBitmap) else mask})
+
     def __init__(self, layout: se.Layout, stored: tuple[int, ...], find: Find, name: Name) -> None:
         _set(self, layout=layout, name=name, stored=stored, _find=find, _near=None)
 
     @property
-    def bitmap(self) -> se.Bitmap:  # type: ignore[override]
+    def bitmap(self) -> se.Bitmap:
         if self._near is not None:
             return self._near.bitmap
         return FarBitmap(self.layout.segments, self.stored, self._find, model=self)
 
     @property
-    def values(self) -> Tensor:  # type: ignore[override]
+    def values(self) -> Tensor:
         return self.near().values
 
     @property
-    def rest(self) -> Tensor:  # type: ignore[override]
+    def rest(self) -> Tensor:
         return self.near().rest
 
     @property
-    def integers(self) -> Tensor:  # type: ignore[override]
+    def integers(self) -> Tensor:
         return self.near().integers
 
     def near(self) -> se.Model:
@@ -109,8 +117,9 @@ class FarModel(se.Model):
         near = self._near
         if near is None:
             assert self.name is not None
-            near = self._find(self.name)
-            assert isinstance(near, se.Model)
+            found = self._find(self.name)
+            assert isinstance(found, se.Model)
+            near = found
             _set(self, _near=near)
         return near
 

@@ -4,6 +4,7 @@ A keeper is a process beside the workers. A worker's new models are at the keepe
 anybody hears of them, and whoever needs another machine's model takes it from there: it is encoded once.
 """
 
+import os
 import threading
 from collections.abc import Iterable, Mapping
 
@@ -52,6 +53,7 @@ class Keeper:
         """How many blobs there are, their bytes, and how many were given away so far."""
         with self._lock:
             return {
+                "keeper_pid": os.getpid(),
                 "blobs": len(self._blobs),
                 "bytes": sum(len(data) for _, data in self._blobs.values()),
                 "given": self._given,

@@ -8,6 +8,7 @@ A call of `run` is a batch of clients. Several calls overlap: while one trains, 
 and the one before it leaves copies at the keeper.
 """
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,7 +52,8 @@ class Node:
         self._own: dict[Name, Near] = {}
         self._seen: OrderedDict[Name, Near] = OrderedDict()
         self._sizes: dict[Name, int] = {}
-        self._names: WeakKeyDictionary[Near, Name] = WeakKeyDictionary({self._setting.initial: INITIAL})
+        self._names: WeakKeyDictionary[Near, Name] = WeakKeyDictionary()
+        self._names[self._setting.initial] = INITIAL
         self._serial, self._stopped, self._lock = 0, -1, threading.RLock()
         self._fetching: dict[Name, threading.Event] = {}
 
@@ -119,9 +121,9 @@ class Node:
         copies.wait()
 
     def facts(self) -> dict[str, int]:
-        """How many models and masks there are."""
+        """How many models and masks there are, and who this is."""
         with self._lock:
-            return {"own": len(self._own), "seen": len(self._seen)}
+            return {"pid": os.getpid(), "own": len(self._own), "seen": len(self._seen)}
 
     def _named(self, one: Near, fresh: dict[Name, Near]) -> Name:
         with self._lock:
@@ -161,19 +163,12 @@ class _Finder:
         """The object itself where it is here, else a far one."""
         here = self._node._here(told.name)
         if here is None:
-            one = make(
-                "mask" if told.kind == "mask" else "model",
-                told.name,
-                told.stored,
-                self._node._layout,
-                self.near,
-            )
-        else:
-            one = here  # type: ignore[assignment]
+            kind = "mask" if told.kind == "mask" else "model"
+            here = make(kind, told.name, told.stored, self._node._layout, self.near)
         if told.kind != "mask of model":
-            return one
-        assert isinstance(one, se.Model)
-        return one.bitmap
+            return here
+        assert isinstance(here, se.Model)
+        return here.bitmap
 
     def near(self, name: Name) -> Near:
         """Fetched, unless another thread has just done so."""
