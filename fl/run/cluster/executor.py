@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from time import sleep
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary, finalize
 
@@ -26,7 +27,7 @@ from fl.run.cluster.connection import ClusterError
 from fl.run.cluster.far import INITIAL, Far, FarBitmap, FarModel, Name, Near, make
 from fl.run.cluster.node import Lost
 from fl.run.cluster.packing import Told
-from fl.run.cluster.places import Place, Places
+from fl.run.cluster.places import NotStarted, Place, Places
 from fl.run.events import Listener
 from fl.train.setting import Setting
 from fl.train.work import Outcome, Task, Value, Work
@@ -35,6 +36,7 @@ AHEAD = 3  # batches that a machine has at a time
 _PARTS = 4  # a batch is this part of what a machine has to do, and at least a client per worker
 _MOST = 256 << 20  # bytes of models that the clients of a batch begin with, about
 _TRIES = 4  # times that a batch may end with its worker
+_MENDINGS, _PAUSE_S = 10, 2.0  # tries to mend a cluster, and seconds between them
 _STOP_S = 60.0  # for which workers that were told to stop are waited for
 
 
@@ -126,16 +128,13 @@ class Cluster:
         """After something died."""
         import ray
 
-        for _ in range(_TRIES):
+        for _ in range(_MENDINGS):
             try:
-                self.places.mend(list(self._far))
+                self.places.mend([*self._far])
                 return
-            except (ray.exceptions.RayActorError, ray.exceptions.RayTaskError, Lost):
-                continue  # another one died meanwhile
-        raise ClusterError(
-            f"expected a cluster that can be mended, got more failures in each of {_TRIES} tries; "
-            "go on with --resume DIR once it is up"
-        )
+            except (ray.exceptions.RayError, Lost, NotStarted):  # another died, or it is not known yet
+                sleep(_PAUSE_S)
+        self.places.mend([*self._far])
 
     def packed(self, value: Any) -> tuple[bytes, dict[Name, Any]]:
         """`value` for a worker, and where in the object store lies what was made here."""
@@ -189,9 +188,9 @@ class Cluster:
         while True:
             keeper = self.places.keepers()[name.maker]
             try:
-                (blob,) = ray.get(keeper.give.remote([name]))
+                (blob,) = ray.get(keeper.give.remote([tuple(name)]))
                 break
-            except ray.exceptions.RayActorError:
+            except ray.exceptions.RayError:
                 self.mend()
         assert blob is not None, f"{name} is at no keeper"
         far = self._far[name]

@@ -100,7 +100,7 @@ class Node:
 
     def adopt(self, makers: Sequence[int], keeper: Any) -> list[Name]:
         """Take over what workers that died have made; `keeper` has it. Return its names."""
-        names = _answer(keeper.names.remote(makers))
+        names = [Name(*name) for name in _answer(keeper.names.remote(makers))]
         copies = _Copies(self._keeper)
         for name, blob in _taken(keeper, names):
             one = packing.decoded(blob, self._layout)
@@ -237,7 +237,9 @@ class _Copies:
     def _flush(self) -> None:
         if self._piece:
             self._settle(1)
-            self._sent.append(self._keeper.keep.remote(self._piece))
+            self._sent.append(
+                self._keeper.keep.remote({tuple(name): blob for name, blob in self._piece.items()})
+            )
             self._piece, self._size = {}, 0
 
     def _settle(self, left: int) -> None:
@@ -247,13 +249,13 @@ class _Copies:
 
 def _taken(keeper: Any, names: Sequence[Name]) -> Iterator[tuple[Name, packing.Blob]]:
     """What a keeper has, about PIECE bytes at a time."""
-    sizes = _answer(keeper.sizes.remote(names)) if len(names) > 1 else [1]
+    sizes = _answer(keeper.sizes.remote([*map(tuple, names)])) if len(names) > 1 else [1]
     piece, size = list[Name](), 0
     for i, (name, one) in enumerate(zip(names, sizes, strict=True)):
         piece.append(name)
         size += one
         if size > PIECE or i + 1 == len(names):
-            for found, blob in zip(piece, _answer(keeper.give.remote(piece)), strict=True):
+            for found, blob in zip(piece, _answer(keeper.give.remote([*map(tuple, piece)])), strict=True):
                 if blob is None:
                     raise Lost(f"expected {found} at its keeper, got nothing")
                 yield found, blob

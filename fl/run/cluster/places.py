@@ -13,9 +13,9 @@ from itertools import count
 from typing import Any
 
 from fl.run.cluster import connection
+from fl.run.cluster import keeper as keepers
 from fl.run.cluster.connection import ClusterError
 from fl.run.cluster.far import Name
-from fl.run.cluster.keeper import Keeper
 from fl.run.cluster.node import Node
 
 _START_S = 300.0  # a worker has started, with data and network, or never will
@@ -23,16 +23,20 @@ _ALIVE_S = 60.0  # a worker that does not answer for so long is dead
 _CALLS = 6  # that an actor answers at a time
 
 
-@dataclass
+class NotStarted(ClusterError):
+    """A worker died before it did anything."""
+
+
+@dataclass(eq=False)
 class Place:
-    """A worker. `machine`, `kept_by`: ids of machines."""
+    """A worker, on the machine of an id and a name. `keeper`: where its copies are."""
 
     number: int
     machine: str
     name: str
     workers: int
-    kept_by: str
-    actor: Any = None
+    keeper: Any
+    actor: Any
 
 
 class Places:
@@ -46,6 +50,8 @@ class Places:
         self._numbers = count(1)
         self._keepers: dict[str, Any] = {}  # by machine
         self.all: list[Place] = []
+        self._machines: dict[str, str] = {}  # names of those that there were at first
+        self._orphans: list[Place] = []  # workers that died, whose models nobody has taken over yet
         self._heirs: dict[int, int] = {}  # worker that died: worker that has its models
 
     def start(self) -> None:
@@ -53,13 +59,9 @@ class Places:
         machines = connection.nodes()
         if not machines:
             raise ClusterError("expected machines with CPUs in the cluster, got none")
-        ids = [*machines]
-        for machine, after in zip(ids, [*ids[1:], ids[0]], strict=True):
-            self._keepers[machine] = self._keeper(machine)
-            self.all.append(self._place(machine, machines[machine], after))
-        for place in self.all:
-            self._begin(place)
-        self._check()
+        self._machines = {id: facts["name"] for id, facts in machines.items()}
+        self._keepers = {id: self._keeper(id) for id in machines}
+        self._check([self._begun(id, facts) for id, facts in machines.items()])
 
     @property
     def total(self) -> int:
@@ -74,58 +76,56 @@ class Places:
 
     def keepers(self) -> dict[int, Any]:
         """Whom to ask for a model, by who made it."""
-        own = {place.number: self._keepers[place.kept_by] for place in self.all}
+        own = {place.number: place.keeper for place in self.all}
         return own | {dead: own[self.owner(dead)] for dead in self._heirs}
 
     def forget(self, names: Collection[Name]) -> None:
         """Nobody refers to these any more."""
         if names:
+            plain = [*map(tuple, names)]
             for actor in (*(place.actor for place in self.all), *self._keepers.values()):
-                actor.forget.remote(names)
+                actor.forget.remote(plain)
 
     def mend(self, alive: Iterable[Name]) -> None:
-        """Start anew what died. `alive`: names that somebody refers to. ClusterError: too much is lost."""
-        by_owner: dict[int, list[Name]] = {}
-        for name in alive:
-            if name.maker:
-                by_owner.setdefault(self.owner(name.maker), []).append(name)
-        machines = connection.nodes()
+        """Start anew what died. `alive`: names that somebody refers to. Every step can be done again, where
+        an error of Ray ends it. ClusterError: too much is lost."""
+        up = connection.nodes()
+        machines = {id: facts for id, facts in up.items() if id in self._machines}  # nobody new
         dead = [place for place in self.all if place.machine not in machines or not _answers(place.actor)]
-        gone = {id for id, actor in self._keepers.items() if id not in machines or not _answers(actor)}
-        machines = {id: facts for id, facts in machines.items() if id in self._keepers}  # nobody new
-        self._check_left(dead, gone, by_owner, bool(machines))
-        if not dead and not gone:
-            return
-        self._note(_told(dead, {p.machine: p.name for p in self.all}, gone, machines))
-        old = {place.number: self._keepers[place.kept_by] for place in dead}
-        for machine in gone:
-            del self._keepers[machine]
-            if machine in machines:
-                self._keepers[machine] = self._keeper(machine)
+        gone = [id for id, actor in self._keepers.items() if id not in machines or not _answers(actor)]
+        if dead or gone:
+            self._note(_told({place.machine for place in dead} | {*gone}, machines, self._machines))
+        self._orphans += dead
         self.all = [place for place in self.all if place not in dead]
-        ids = [*self._keepers]
+        self._keepers = {id: keeper for id, keeper in self._keepers.items() if id not in gone}
+        self._check_left(alive, machines)
+        for id in machines:
+            if id not in self._keepers:
+                self._keepers[id] = self._keeper(id)
         for place in self.all:
-            if place.kept_by in gone:
-                place.kept_by = _next(ids, place.machine)
-                _get(place.actor.copy_to.remote(self._keepers[place.kept_by]))
-        fresh = {}
-        for place in dead:
-            if place.machine in machines:
-                fresh[place.number] = self._place(
-                    place.machine, machines[place.machine], _next(ids, place.machine)
-                )
-                self._begin(fresh[place.number])
-                self.all.append(fresh[place.number])
+            if place.keeper not in self._keepers.values():
+                keeper = self._keepers[self._next(place.machine)]
+                _answer(place.actor.copy_to.remote(keeper))
+                place.keeper = keeper
+        there = {place.machine for place in self.all}
+        fresh = [self._begun(id, machines[id]) for id in machines if id not in there]
         if fresh:
-            self._check()
-        for place in dead:
-            heir = fresh.get(place.number) or self._nearest(place.kept_by)
-            if place.kept_by not in gone:  # else it had nothing that anybody refers to
-                makers = [place.number, *(x for x in self._heirs if self.owner(x) == place.number)]
-                names = _get(heir.actor.adopt.remote(makers, old[place.number]))
-                if self._keepers[heir.kept_by] is not old[place.number]:
-                    old[place.number].forget.remote(names)
-            self._heirs[place.number] = heir.number
+            self._check(fresh)
+        while self._orphans:
+            self._inherit(self._orphans[-1])
+            self._orphans.pop()
+
+    def _inherit(self, dead: Place) -> None:
+        """Somebody takes over what a worker that died has made: on its machine, or where copies are."""
+        kept = next((id for id, keeper in self._keepers.items() if keeper is dead.keeper), None)
+        near = [place for at in (dead.machine, kept) for place in self.all if place.machine == at]
+        heir = (near or self.all)[0]
+        if kept is not None:  # else it had nothing that anybody refers to
+            makers = [dead.number, *(x for x in self._heirs if self.owner(x) == dead.number)]
+            names = _answer(heir.actor.adopt.remote(makers, dead.keeper))
+            if heir.keeper is not dead.keeper:
+                dead.keeper.forget.remote([*map(tuple, names)])
+        self._heirs[dead.number] = heir.number
 
     def close(self) -> None:
         import ray
@@ -134,24 +134,26 @@ class Places:
             ray.kill(actor)
         self.all, self._keepers = [], {}
 
-    def _place(self, machine: str, facts: Mapping[str, Any], kept_by: str) -> Place:
-        return Place(next(self._numbers), machine, facts["name"], self._workers or facts["cores"], kept_by)
-
-    def _begin(self, place: Place) -> None:
-        made = _actor(Node, place.machine, place.workers)
-        isa = self._numerics["instruction set"]
-        place.actor = made.remote(
-            place.number, self._setting, place.workers, isa, self._keepers[place.kept_by]
-        )
+    def _begun(self, machine: str, facts: Mapping[str, Any]) -> Place:
+        """A worker that starts on a machine."""
+        number, workers = next(self._numbers), self._workers or facts["cores"]
+        keeper = self._keepers[self._next(machine)]
+        made = _actor(Node, machine, workers)
+        actor = made.remote(number, self._setting, workers, self._numerics["instruction set"], keeper)
+        self.all.append(Place(number, machine, facts["name"], workers, keeper, actor))
+        return self.all[-1]
 
     def _keeper(self, machine: str) -> Any:
-        return _actor(Keeper, machine, 0).remote()
+        from ray import cloudpickle
 
-    def _check(self) -> None:
+        cloudpickle.register_pickle_by_value(keepers)  # or it would import all of us
+        return _actor(keepers.Keeper, machine, 0).remote()
+
+    def _check(self, fresh: list[Place]) -> None:
         """ClusterError: a worker does not start, or computes otherwise than this process."""
         import ray
 
-        calls = {place.actor.numerics.remote(): place for place in self.all}
+        calls = {place.actor.numerics.remote(): place for place in fresh}
         ready, late = ray.wait([*calls], num_returns=len(calls), timeout=_START_S)
         for call in ready:
             place = calls[call]
@@ -162,8 +164,8 @@ class Places:
                     f"expected a worker on {place.name}, got {type(wrong.cause).__name__}: {wrong.cause} "
                     "(is the same sparsefl installed there?)"
                 ) from wrong
-            except ray.exceptions.RayActorError as wrong:
-                raise ClusterError(
+            except ray.exceptions.RayError as wrong:
+                raise NotStarted(
                     f"expected a worker on {place.name}, got: {_last_line(wrong)} "
                     "(is the same sparsefl installed there?)"
                 ) from wrong
@@ -184,20 +186,22 @@ class Places:
                 f"expected workers within {_START_S:g} s, got none on {names}: are its CPUs taken by others?"
             )
 
-    def _check_left(
-        self, dead: list[Place], gone: set[str], owned: Mapping[int, list[Name]], any_left: bool
-    ) -> None:
-        lost = [place.name for place in dead if place.kept_by in gone and owned.get(place.number)]
-        if not any_left or lost:
-            which = ", ".join(sorted({place.name for place in dead})) or "all"
+    def _check_left(self, alive: Iterable[Name], machines: Collection[str]) -> None:
+        """ClusterError: no machine is left, or a model is nowhere."""
+        makers = {self.owner(name.maker) for name in alive if name.maker}
+        kept = [*self._keepers.values()]
+        lost = [dead for dead in self._orphans if dead.keeper not in kept and dead.number in makers]
+        if not machines or lost:
+            which = ", ".join(sorted({dead.name for dead in self._orphans})) or "all"
             raise ClusterError(
                 f"expected machines that have the clients' models, got them lost ({which}), and no copy "
                 "elsewhere; nothing is lost of the last checkpoint: go on with --resume DIR"
             )
 
-    def _nearest(self, machine: str) -> Place:
-        """The worker on a machine, or else the first one."""
-        return next((place for place in self.all if place.machine == machine), self.all[0])
+    def _next(self, machine: str) -> str:
+        """The machine after this one."""
+        ids = [*self._keepers]
+        return ids[(ids.index(machine) + 1) % len(ids)]
 
 
 def _actor(kind: type, machine: str, cpus: int) -> Any:
@@ -214,28 +218,22 @@ def _answers(actor: Any) -> bool:
     try:
         ray.get(actor.ping.remote(), timeout=_ALIVE_S)
         return True
-    except ray.exceptions.RayActorError:
-        return False
     except ray.exceptions.GetTimeoutError:
         ray.kill(actor)
-        return False
+    except ray.exceptions.RayError:
+        pass
+    return False
 
 
-def _get(call: Any) -> Any:
+def _answer(call: Any) -> Any:
     import ray
 
     return ray.get(call)
 
 
-def _next(ids: list[str], machine: str) -> str:
-    """The machine after this one."""
-    return ids[(ids.index(machine) + 1) % len(ids)] if machine in ids else ids[0]
-
-
-def _told(dead: list[Place], names: Mapping[str, str], gone: set[str], left: Collection[str]) -> str:
-    lost = {place.machine: place.name for place in dead} | {id: names.get(id, id[:8]) for id in gone}
-    machines = [name for id, name in lost.items() if id not in left]
-    processes = [name for id, name in lost.items() if id in left]
+def _told(lost: Collection[str], left: Collection[str], names: Mapping[str, str]) -> str:
+    machines = [names[id] for id in lost if id not in left]
+    processes = [names[id] for id in lost if id in left]
     parts = [f"lost {name}: others go on with its clients" for name in machines]
     parts += [f"a process on {name} died: it is started anew" for name in processes]
     return "; ".join(parts)
