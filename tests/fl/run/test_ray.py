@@ -147,20 +147,39 @@ def test_an_error_of_a_client_is_raised_here(nodes, tiny, tmp_path):
         on_ray(tiny("training.lr=1e30"), tmp_path / "ray", address=nodes.address)
 
 
-FAULTS = """
+FAULTS = '''
+import os
+import signal
 import sys
 from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
 from fl import config
+from fl.run.cluster import executor
 from fl.run.events import Listener
 from fl.run.loop import Options
 from fl.run.runs import start
 
 file, out, left = sys.argv[1:]
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": int(left), "include_dashboard": False})
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
 first = cluster.add_node(num_cpus=1)
 second = cluster.add_node(num_cpus=1)
+
+pools = []
+make = executor.Cluster.__init__
+executor.Cluster.__init__ = lambda self, *given: (make(self, *given), pools.append(self))[0]
+
+def kill(*nodes):
+    """Everything on these machines at once: Ray lets processes of a machine live on for seconds."""
+    places = pools[0].places
+    ids = [node.node_id for node in nodes]
+    actors = [place.actor for place in places.all if place.machine in ids]
+    pids = [ray.get(actor.facts.remote())["pid"] for actor in actors]
+    pids += [ray.get(places._keepers[id].facts.remote())["keeper_pid"] for id in ids]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    for node in nodes:
+        cluster.remove_node(node, allow_graceful=False)
 
 class Kill(Listener):
     t = -1
@@ -169,9 +188,7 @@ class Kill(Listener):
     def client_finished(self, k):
         if self.t == 2:
             self.t = -1
-            cluster.remove_node(second, allow_graceful=False)
-            if not int(left):
-                cluster.remove_node(first, allow_graceful=False)
+            kill(*([second] if int(left) else [first, second]))
     def note(self, text):
         print(text, flush=True)
 
@@ -182,7 +199,7 @@ except Exception as wrong:
     print(type(wrong).__name__, wrong, flush=True)
 finally:
     cluster.shutdown()
-"""
+'''
 
 
 @pytest.mark.parametrize("left", [1, 0])
