@@ -19,9 +19,12 @@ from sparse_engine.hardware import cpu_family
 from sparsefl.kernels import native, sparse_conv
 from sparsefl.kernels.sparse_conv import Conv, Geometry
 
-# Processors that the constants of a file in this folder hold for, by vendor and family. Measured on Zen 4 (25)
-# and no other; Zen 2 (23) and Zen 3 (25) have its AVX2 units.
-BUILT_IN: dict[tuple[str, int] | None, str] = {("AuthenticAMD", 23): "zen", ("AuthenticAMD", 25): "zen"}
+# Processors that the constants of a file in this folder hold for, by vendor and family. Measured on Zen 4
+# (25) and no other; Zen 2 (23) and Zen 3 (25) have its AVX2 units.
+BUILT_IN: dict[tuple[str, int] | None, str] = {
+    ("AuthenticAMD", 23): "zen",
+    ("AuthenticAMD", 25): "zen",
+}
 
 
 TUNED = "tuned"  # by this machine's file, with constants of its own
