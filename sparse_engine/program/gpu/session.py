@@ -107,15 +107,18 @@ class _Running:
     def train(self, how: Training) -> Tensor:
         """All steps; the losses [steps, G], on the CPU, nan where they were not computed."""
         device, clients = self.arena.device, self.group.clients
-        numbers = torch.tensor([how.lr, how.momentum, how.weight_decay]).to(device)
+        numbers = torch.tensor([how.lr, how.momentum, how.weight_decay, how.max_norm or 0.0]).to(device)
         gradients = torch.zeros_like(self.arena)
         velocity = torch.zeros_like(self.arena) if how.momentum else None
         table = group.runs(self.group.bitmap, clients, self.chain.network.num_rest).to(device)
+        sums = torch.zeros(len(table), dtype=torch.float64, device=device) if how.max_norm else None
 
         def step() -> None:
             self.backward()
             group_conv.weight_gradient(self.group, self.work.images, gradients)
-            group_step.sgd_(self.arena, gradients, velocity, table, self.order, self.clock, numbers)
+            if sums is not None:
+                group_step.squares(gradients, table, sums)
+            group_step.sgd_(self.arena, gradients, velocity, table, self.order, self.clock, numbers, sums)
 
         done = repeat(step, self.steps, lambda: how.stop is not None and bool(how.stop[0]))
         return self.losses[:done].cpu()
@@ -180,7 +183,6 @@ def _check(models: Sequence[Model], batches: Sequence[Batches], how: Training | 
     if how is None:
         return
     missing = {
-        "a norm that is clipped (max_norm)": how.max_norm is not None,
         "SAM (rho)": how.rho != 0,
         "training that is drawn towards a model (pull)": how.pull is not None,
         "momentum that lasts from call to call (velocity)": how.velocity is not None,
