@@ -190,6 +190,10 @@ def clients(
     ] = None,
     density: Annotated[Values, options.density("0.5,0.2,0.1")] = None,
     repeats: Repeats = None,
+    device: Annotated[
+        str,
+        Option(help="where ours trains: cpu, or a GPU (cuda, cuda:1) beside eager PyTorch on it"),
+    ] = "cpu",
     cpu_time: Annotated[
         bool,
         Option("--cpu-time", help="ratios of the processor's time, not the clock's: on a shared machine"),
@@ -205,7 +209,7 @@ def clients(
         chosen = names("--network", network, default[0], work.CASES)
         densities = shares("--density", density, default[1])
         times, clock = repeats or (2 if quick else None), "cpu_ms" if cpu_time else "median_ms"
-        return work.command(chosen, densities, times, clock, json)
+        return work.command(chosen, densities, times, clock, json, device)
 
     _run(run)
 

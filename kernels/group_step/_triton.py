@@ -185,9 +185,7 @@ def _squares_kernel(G, RUNS, S):
     tl.store(S + run, tl.sum(g * g, 0))
 
 
-_squares = tile.Config(
-    "group_squares", _squares_kernel, "*fp32 *i64 *fp64", {}, tile.RUN_WARPS, fused=False
-)
+_squares = tile.Config("group_squares", _squares_kernel, "*fp32 *i64 *fp64", {}, tile.RUN_WARPS, fused=False)
 
 
 @register("group_squares", "triton")
