@@ -180,6 +180,29 @@ def models(
 
 
 @app.command(cls=Command)
+def scale(
+    clients: Annotated[
+        Values, Option("--clients", metavar="K,...", help="default: 1000,10000,100000 (15 GB)")
+    ] = None,
+    network: Annotated[str, Option(metavar="NAME", help="lenet5 or mlp (784-32-10)")] = "lenet5",
+    store: Annotated[str, Option(metavar="NAME", help="where clients are kept: memory or files")] = "memory",
+    repeats: Repeats = None,
+    quick: Quick = False,
+    json: Json = None,
+) -> None:
+    """Client-rounds per second, memory, checkpoints of many clients: `sparsefl bench scale --quick`."""
+    from sparsefl.bench import scale as work
+
+    def run() -> int:
+        counted = counts("--clients", clients, work.QUICK if quick else work.CLIENTS)
+        network_ = names("--network", [network], (), work.NETWORKS)[0]
+        store_ = names("--store", [store], (), work.STORES)[0]
+        return work.command(counted, network_, store_, repeats, json)
+
+    _run(run)
+
+
+@app.command(cls=Command)
 def clients(
     network: Annotated[
         Values,

@@ -92,14 +92,14 @@ class Threads:
         """Outcomes as clients finish. The first error stops the others and is raised."""
         self._left = len(tasks)
         self._listener.wave_started(len(tasks))
-        todo, found, ended = deque(tasks.items()), deque[Outcome[Value]](), threading.Event()
+        todo, found, ended = deque(tasks), deque[Outcome[Value]](), threading.Event()
         count = min(self.workers, len(tasks))
         usual, workers = sys.getswitchinterval(), list[Future[None]]()
         try:
             if count > 1:
                 sys.setswitchinterval(min(_SWITCH, usual))
             for _ in range(count):
-                workers.append(self._pool.submit(self._take, work, todo, found))
+                workers.append(self._pool.submit(self._take, work, tasks, todo, found))
                 workers[-1].add_done_callback(lambda _: ended.set())
             over = not workers
             while not over:
@@ -141,13 +141,17 @@ class Threads:
         self.close()
 
     def _take(
-        self, work: Work[Task, Value], todo: deque[tuple[int, Task]], found: deque[Outcome[Value]]
+        self,
+        work: Work[Task, Value],
+        tasks: Mapping[int, Task],
+        todo: deque[int],
+        found: deque[Outcome[Value]],
     ) -> None:
         """One client after the other, or a few, until nobody is left to do."""
         with se.steady_plan():
             while todo:
                 few = self._share(len(todo)) if isinstance(work, Together) else 1
-                some = dict(_taken(todo, max(1, few)))
+                some = {k: tasks[k] for k in _taken(todo, max(1, few))}
                 if not some:  # another worker was faster
                     return
                 found.extend(self._run(work, some))
@@ -192,7 +196,7 @@ class Threads:
         self._stop.clear()
 
 
-def _taken(todo: deque[tuple[int, Task]], most: int) -> Iterator[tuple[int, Task]]:
+def _taken(todo: deque[int], most: int) -> Iterator[int]:
     """Take the next ones, as many as there are."""
     try:
         for _ in range(most):
