@@ -130,7 +130,8 @@ void bind_program(nb::module_& parent) {
 #undef FIELD
 #define FIELD(name) SPARSE_FIELD(WeightGradient, name)
   bind_made<WeightGradient, Step>(m, "WeightGradient", FIELD(conv), FIELD(kernel), FIELD(on), FIELD(direction),
-                                  FIELD(images), FIELD(tiles), FIELD(x), FIELD(dy), FIELD(scratch), FIELD(grow), FIELD(score));
+                                  FIELD(images), FIELD(tiles), FIELD(x), FIELD(dy), FIELD(scratch), FIELD(grow),
+                                  FIELD(score));
 #undef FIELD
 #define FIELD(name) SPARSE_FIELD(GroupNorm, name)
   bind_made<GroupNorm, Step>(m, "GroupNorm", FIELD(shape), FIELD(x), FIELD(y), FIELD(mean), FIELD(rstd), FIELD(gamma),
