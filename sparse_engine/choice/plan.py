@@ -6,8 +6,8 @@ SPARSE_PLAN=measure    what is not in this machine's file is measured at first u
 (not set)              this machine's file if there is one (sparsefl tune writes it), as for FILE
 
 Kernels round differently. A run that must give the same bits as another needs the same plan: runs record
-theirs, and go on with it (fl/run/history.py). The rule and a file's entries do not change while a program runs,
-unless it measures.
+theirs, and go on with it (fl/run/history.py). The rule and a file's entries do not change while a program
+runs, unless it measures.
 """
 
 import hashlib
@@ -49,6 +49,7 @@ class Plan:
         None  # choose as for so many, however many there are: then results do not depend on it
     )
     rule: Rule = field(default_factory=Rule)
+    _steady: "Plan | None" = field(default=None, repr=False)
 
     def kernel(
         self,
@@ -89,6 +90,15 @@ class Plan:
             if found in fitting:
                 return Choice(found, True)
         return Choice(self.rule.kernel(conv, direction, image, False, native), False)
+
+    def steady(self) -> "Plan":
+        """Return the same, as for one thread, which measures nothing; always the same one, so that what is
+        kept by plan is found again."""
+        if self.threads == 1 and self.clock is None:
+            return self
+        if self._steady is None:
+            self._steady = Plan(self.measured, threads=1, rule=self.rule)
+        return self._steady
 
     def text(self) -> str:
         """Return all that decides, as files have it."""
@@ -187,8 +197,7 @@ def steady_plan() -> AbstractContextManager[None]:
     >>> with se.steady_plan():
     ...     y = net(torch.randn(3, 20))
     """
-    now = current()
-    return use_plan(Plan(now.measured, threads=1, rule=now.rule))
+    return use_plan(current().steady())
 
 
 @contextmanager
