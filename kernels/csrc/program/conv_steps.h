@@ -20,6 +20,10 @@ class ConvApply : public Step {
   int64_t scratch;  // for dense weights; -1: those of the direction are sparse
   int64_t bias;     // in rest; -1: none
   void run(Run& r) const override;
+
+ private:
+  template <typename T> void dense(Run& r, Images<T> m, const Direction& d, size_t pass) const;
+  template <typename T> void sparse(Run& r, Images<T> m, const Direction& d, size_t pass) const;
 };
 
 // dx of a linear layer whose batch is within a tile, in the order of its forward pass.

@@ -30,7 +30,7 @@ def _planes(made: List, plan: ConvPlan, x: Buffer) -> Buffer:
     be a third of a training's memory."""
     if plan.forward.planes.is_input:
         return x
-    planes = Buffer(plan.forward.planes.size, f"planes of {plan.step.name}")
+    planes = made.images(plan.forward.planes.size, f"planes of {plan.step.name}")
     made.add("ToPlanes", planes=plan.forward.planes.native, x=x, to=planes)
     return planes
 
@@ -95,7 +95,7 @@ def _input_gradient(made: List, plan: ConvPlan, dy: Buffer, dx: Buffer) -> None:
     else:
         planes = dy
         if not plan.backward.planes.is_input:
-            planes = Buffer(plan.backward.planes.size, "planes of a gradient")
+            planes = made.images(plan.backward.planes.size, "planes of a gradient")
             made.add("ToPlanes", planes=plan.backward.planes.native, x=dy, to=planes)
         direction = plan.direction("backward", kernel)
         ordered = _ordered(plan, "backward", kernel)

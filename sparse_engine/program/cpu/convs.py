@@ -9,6 +9,7 @@ import numpy as np
 from sparse_engine.program.steps import Conv, Shape
 from sparsefl.kernels.native import extension
 from sparsefl.kernels.sparse_conv import _cpu_geometry as geometry
+from sparsefl.kernels.sparse_conv._cpu_planes import FLOAT
 
 LANES = (16, 32, 64, 128)  # batch columns side by side that fill whole tiles
 _KERNELS = {"sparse": 0, "dense": 1, "winograd": 2}  # WeightGradient::Kernel, csrc/program/conv_steps.h
@@ -37,14 +38,15 @@ class ConvPlan:
     y: Shape
     lanes: int
     kernels: Kernels
+    itemsize: int = FLOAT  # bytes of an entry of images
     directions: list[Any] = field(default_factory=list)
     _known: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         size = (*self.x[1:], self.lanes)
         self.linear = geometry.is_linear(self.step.geometry, *self.x[1:])
-        self.forward = geometry.forward(self.step.geometry, *size)
-        self.backward = geometry.input_gradient(self.step.geometry, *size)
+        self.forward = geometry.forward(self.step.geometry, *size, itemsize=self.itemsize)
+        self.backward = geometry.input_gradient(self.step.geometry, *size, itemsize=self.itemsize)
 
     @property
     def scatters(self) -> bool:
@@ -85,6 +87,7 @@ class ConvPlan:
             transposed=way == "backward",
             dense=kernel != "sparse",
             weights=kernel != "offsets",
+            itemsize=self.itemsize,
             planes=ways.planes.native,
             passes=passes,
         )

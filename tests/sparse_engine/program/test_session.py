@@ -3,16 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from programs import MODELS, ODD, batches, made, samples, seeds
+from programs import MODELS, ODD, batches, forced, made, samples, seeds
 from torch import nn
 
 import sparse_engine as se
 from sparse_engine.program.batches import Batches, Data, Moves, Training
 from sparse_engine.program.cpu import session as sessions
-from sparse_engine.program.cpu.convs import Kernels
 from sparse_engine.program.cpu.session import Session
 from sparse_engine.program.reference import Reference
-from sparse_engine.program.steps import Conv
 from sparsefl.kernels import native
 from sparsefl.kernels.bitmap import from_mask, to_mask
 
@@ -100,24 +98,6 @@ def test_networks_of_ours(name):
         trained = both(graph, model, batches(data, 16), Training(lr=0.05, seeds=seeds(graph)))
         assert_near(*trained, model, steps=4, rtol=3e-5)
         assert Session(graph).evaluate(model, given) == Reference(graph).evaluate(model, given)
-
-
-def forced(kernel):
-    """Every convolution on that kernel where it is one of 3x3 without stride, on `dense` where it is not."""
-
-    def choose(graph, counts, lanes):
-        found = []
-        for step in graph.steps:
-            if isinstance(step, Conv):
-                g = step.geometry
-                fits = kernel != "winograd" or (
-                    (g.kernel, g.stride, g.dilation) == ((3, 3), 1, (1, 1)) and max(g.padding) <= 2
-                )
-                each = kernel if fits else "dense"
-                found.append(Kernels(each, each, each, "dense" if each == "sparse" else each))
-        return tuple(found)
-
-    return choose
 
 
 @pytest.mark.parametrize("isa", ISAS)
