@@ -138,7 +138,7 @@ class Report(Sequence[Row]):
 
 
 _BF16 = (
-    "Activations and their gradients are bfloat16; weights, their gradients, sums and the statistics of norms "
+    "Activations and their gradients are bfloat16; weights, their gradients, sums and statistics of norms "
     "are float32."
 )
 _NUMBERS = ("weights", "density", "FLOP")

@@ -108,14 +108,14 @@ void bind_program(nb::module_& parent) {
                            FIELD(often));
 #undef FIELD
 #define FIELD(name) SPARSE_FIELD(Direction, name)
-  bind_made<Direction>(m, "Direction", FIELD(transposed), FIELD(dense), FIELD(weights), FIELD(itemsize), FIELD(planes),
-                       FIELD(passes));
+  bind_made<Direction>(m, "Direction", FIELD(transposed), FIELD(dense), FIELD(weights), FIELD(itemsize), FIELD(pairs),
+                       FIELD(planes), FIELD(passes));
 #undef FIELD
   nb::class_<Conv>(m, "Conv").def(nb::init<Weight, std::vector<Direction>>(), nb::kw_only(), nb::arg("weight"),
                                   nb::arg("directions"));
 
 #define FIELD(name) SPARSE_FIELD(ToPlanes, name)
-  bind_made<ToPlanes, Step>(m, "ToPlanes", FIELD(planes), FIELD(x), FIELD(to));
+  bind_made<ToPlanes, Step>(m, "ToPlanes", FIELD(planes), FIELD(x), FIELD(to), FIELD(pairs_of));
 #undef FIELD
 #define FIELD(name) SPARSE_FIELD(ConvApply, name)
   bind_made<ConvApply, Step>(m, "ConvApply", FIELD(conv), FIELD(direction), FIELD(planes), FIELD(y), FIELD(scratch),

@@ -94,21 +94,23 @@ void Conv::list_entries(const Ops& ops, const Direction& d, const uint64_t* word
 // Every tap of every channel for every row; where its weight is among the packed values, or -1.
 void Conv::make_dense(const Direction& d, const Pass& pass, const uint64_t* words, int64_t used, Order& o) const {
   const int64_t rows = d.transposed ? weight.in : weight.out, taps = d.planes.channels * used;
-  std::vector<int64_t> place(weight.taps, -1);  // of a tap among those of this pass
+  const int64_t together = d.pairs ? 2 : 1;      // channels of an entry of the planes
+  std::vector<int64_t> number(weight.taps, -1);  // of a tap among those of this pass
   for (int64_t t = 0, n = 0; t < weight.taps; t++)
-    if (pass.taps[t] >= 0) place[t] = n++;
+    if (pass.taps[t] >= 0) number[t] = n++;
   uint32_t* offsets = sized(o.offsets, taps);
   for (int64_t c = 0; c < d.planes.channels; c++)
     for (int64_t at : pass.taps)
       if (at >= 0) *offsets++ = uint32_t(c * channel_bytes(d) + at);
   o.dense = {rows, taps, o.block * (used > 0 ? used : 1), o.offsets.data()};
-  o.index.assign(d.weights ? (rows + ROWS - 1) / ROWS * ROWS * taps : 0, -1);
+  o.index.assign(d.weights ? (rows + ROWS - 1) / ROWS * ROWS * taps * together : 0, -1);
   if (!d.weights) return;
   each_entry(words, weight.out, weight.in * weight.taps, [&](int64_t out, int64_t column, int64_t position) {
-    const int64_t in = column / weight.taps, tap = place[column % weight.taps];
+    const int64_t in = column / weight.taps, tap = number[column % weight.taps];
     if (tap < 0) return;
-    const int64_t row = d.transposed ? in : out, at = (d.transposed ? out : in) * used + tap;
-    o.index[(row / ROWS * taps + at) * ROWS + row % ROWS] = int32_t(position);
+    const int64_t row = d.transposed ? in : out, channel = d.transposed ? out : in;
+    const int64_t at = channel / together * used + tap, place = (row / ROWS * taps + at) * ROWS + row % ROWS;
+    o.index[place * together + channel % together] = int32_t(position);
   });
 }
 

@@ -52,6 +52,7 @@ struct Direction {
   bool dense;        // weights of every tap, zeros where nothing is stored
   bool weights;      // false: only offsets of taps, for the gradient of a whole weight
   int64_t itemsize;  // bytes of an entry of the planes
+  bool pairs;        // dense, on planes of pairs of channels: a bfloat16 of each
   ConvPlanes planes;
   std::vector<Pass> passes;
   std::vector<Order> orders;  // one per pass, of the mask that `adopt` took

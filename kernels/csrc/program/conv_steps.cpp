@@ -17,13 +17,33 @@ const float* start_of(const Run& r, int64_t bias) { return bias < 0 ? nullptr : 
 }  // namespace
 
 void ToPlanes::run(Run& r) const {
+  if (pairs_of > 0) {
+    const Images<bf16> m{r};
+    r.ops.conv_planes_pairs(planes, pairs_of, m[x], m[to], r.threads);
+    return;
+  }
   with_images(r, [&](auto m) { m.op(r.ops.conv_planes, r.ops.conv_planes_bf16)(planes, m[x], m[to], r.threads); });
 }
 
 void ConvApply::run(Run& r) const {
   const Direction& d = conv->directions[direction];
-  for (size_t i = 0; i < d.passes.size(); i++)
-    with_images(r, [&](auto m) { d.dense ? dense(r, m, d, i) : sparse(r, m, d, i); });
+  for (size_t i = 0; i < d.passes.size(); i++) {
+    if (d.pairs)
+      pairs(r, d, i);
+    else
+      with_images(r, [&](auto m) { d.dense ? dense(r, m, d, i) : sparse(r, m, d, i); });
+  }
+}
+
+// Weights of every tap, of pairs of channels, as the instruction takes them.
+void ConvApply::pairs(Run& r, const Direction& d, size_t i) const {
+  const Images<bf16> m{r};
+  const Order& o = d.orders[i];
+  bf16 *rounded = reinterpret_cast<bf16*>(r.ordered), *ordered = m[scratch];
+  r.ops.narrow(conv->weight.values(r.model), rounded, conv->weight.stored(r.model), r.threads);
+  r.ops.conv_pick_bf16(rounded, o.index.data(), o.index.size(), ordered, r.threads);
+  r.ops.conv_dense_dot(d.planes, o.dense, d.passes[i].output, m[planes], ordered, start_of(r, bias),
+                       m[y] + d.passes[i].offset, r.threads);
 }
 
 // Weights of every tap are float; zeros where nothing is stored.
@@ -42,10 +62,12 @@ template <typename T> void ConvApply::sparse(Run& r, Images<T> m, const Directio
   const float *values = conv->weight.values(r.model), *start = start_of(r, bias);
   const auto to = m[y] + d.passes[i].offset;
   if constexpr (m.HALF) {
-    bf16* rounded = reinterpret_cast<bf16*>(r.ordered);
-    const int64_t count = d.transposed ? int64_t(o.index.size()) : conv->weight.stored(r.model);
-    r.ops.conv_gather_bf16(values, d.transposed ? o.index.data() : nullptr, count, rounded, r.threads);
-    r.ops.conv_apply_bf16(d.planes, o.sparse, out, m[planes], rounded, start, to, r.dot, r.threads);
+    const int64_t stored = conv->weight.stored(r.model);
+    bf16 *rounded = reinterpret_cast<bf16*>(r.ordered), *ordered = rounded + (stored + 31) / 32 * 32;
+    r.ops.narrow(values, rounded, stored, r.threads);
+    if (d.transposed) r.ops.conv_pick_bf16(rounded, o.index.data(), o.index.size(), ordered, r.threads);
+    r.ops.conv_apply_bf16(d.planes, o.sparse, out, m[planes], d.transposed ? ordered : rounded, start, to, r.dot,
+                          r.threads);
   } else {
     if (d.transposed) r.ops.conv_gather(values, o.index.data(), o.index.size(), r.ordered, r.threads);
     r.ops.conv_apply(d.planes, o.sparse, out, m[planes], d.transposed ? r.ordered : values, start, to, r.threads);
@@ -129,6 +151,11 @@ void WeightGradient::whole(Run& r, float* dw) const {
   ConvDense taps = o.dense;
   const int64_t fewer = o.block / tiles > 0 ? o.block / tiles : 1;
   taps.block = fewer * w.taps;
+  if (r.bf16 && r.dot) {
+    const Images<bf16> m{r};
+    r.ops.conv_dense_gradient_dot(d.planes, taps, d.passes[0].output, tiles, m[x], m[dy], dw, r.threads);
+    return;
+  }
   with_images(r, [&](auto m) {
     m.op(r.ops.conv_dense_gradient, r.ops.conv_dense_gradient_bf16)(d.planes, taps, d.passes[0].output, tiles, m[x],
                                                                     m[dy], dw, r.threads);

@@ -4,11 +4,11 @@
 
 namespace sparsefl::program {
 
-// Copies a value into bordered planes.
+// Copies a value into bordered planes; into planes of pairs of so many channels, if it names a number.
 class ToPlanes : public Step {
  public:
   ConvPlanes planes;
-  int64_t x, to;
+  int64_t x, to, pairs_of;
   void run(Run& r) const override;
 };
 
@@ -22,6 +22,7 @@ class ConvApply : public Step {
   void run(Run& r) const override;
 
  private:
+  void pairs(Run& r, const Direction& d, size_t pass) const;
   template <typename T> void dense(Run& r, Images<T> m, const Direction& d, size_t pass) const;
   template <typename T> void sparse(Run& r, Images<T> m, const Direction& d, size_t pass) const;
 };

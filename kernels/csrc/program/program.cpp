@@ -57,7 +57,7 @@ class Program::Pass {
     const int64_t arena = whole(values_) + whole(rest_);
     int64_t most = 0;  // stored entries of a weight
     for (const auto& conv : p.convs) most = std::max(most, conv->weight.stored(model));
-    r_.work = workspace.reserve(p.size + (1 + extra) * arena + whole(most) + 64);
+    r_.work = workspace.reserve(p.size + (1 + extra) * arena + whole(most) + 128);
     r_.dvalues = r_.work + p.size, r_.drest = r_.dvalues + whole(values_);
     for (int i = 0; i < extra; i++) {
       float* first = r_.dvalues + (i + 1) * arena;

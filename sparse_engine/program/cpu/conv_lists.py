@@ -16,7 +16,9 @@ def forward(made: List, i: int, step: steps.Conv) -> None:
         how = {"images": plan.images("forward"), "filter": plan.filter("forward")}
         made.add("Winograd", conv=plan, **how, x=x, y=y, scratch=scratch, bias=bias)
     else:
-        planes = _planes(made, plan, x)
+        planes = (
+            _pairs(made, plan, "forward", x) if kernel == "dense" and plan.dot else _planes(made, plan, x)
+        )
         direction = plan.direction("forward", kernel)
         ordered = _ordered(plan, "forward", kernel)
         fields = {"planes": planes, "y": y, "scratch": ordered, "bias": bias}
@@ -31,8 +33,17 @@ def _planes(made: List, plan: ConvPlan, x: Buffer) -> Buffer:
     if plan.forward.planes.is_input:
         return x
     planes = made.images(plan.forward.planes.size, f"planes of {plan.step.name}")
-    made.add("ToPlanes", planes=plan.forward.planes.native, x=x, to=planes)
+    made.add("ToPlanes", planes=plan.forward.planes.native, x=x, to=planes, pairs_of=0)
     return planes
+
+
+def _pairs(made: List, plan: ConvPlan, way: str, x: Buffer) -> Buffer:
+    """`x` in planes whose entries are pairs of channels, for the dense kernel on bfloat16."""
+    planes, shape = plan.dense(way).planes, plan.step.geometry
+    to = Buffer(planes.size, f"planes of pairs of {plan.step.name}")
+    channels = shape.in_channels if way == "forward" else shape.out_channels
+    made.add("ToPlanes", planes=planes.native, x=x, to=to, pairs_of=channels)
+    return to
 
 
 def _ordered(plan: ConvPlan, way: str, kernel: str) -> Buffer | int:
@@ -40,8 +51,12 @@ def _ordered(plan: ConvPlan, way: str, kernel: str) -> Buffer | int:
     theirs is behind the workspace (Run::ordered)."""
     if kernel != "dense":
         return NONE
-    rows = plan.step.geometry.out_channels if way == "forward" else plan.step.geometry.in_channels
-    return Buffer(-(-rows // 3) * 3 * (plan.weights // rows), "ordered weights")
+    shape = plan.step.geometry
+    rows, channels = shape.out_channels, shape.in_channels
+    if way == "backward":
+        rows, channels = channels, rows
+    taps = (-(-channels // 2) if plan.dot else channels) * shape.taps
+    return Buffer(-(-rows // 3) * 3 * taps, "ordered weights")
 
 
 def backward(made: List, i: int, step: steps.Conv) -> None:
@@ -94,9 +109,11 @@ def _input_gradient(made: List, plan: ConvPlan, dy: Buffer, dx: Buffer) -> None:
         made.add("Winograd", conv=plan, **how, x=dy, y=dx, scratch=scratch, bias=NONE)
     else:
         planes = dy
-        if not plan.backward.planes.is_input:
+        if kernel == "dense" and plan.dot:
+            planes = _pairs(made, plan, "backward", dy)
+        elif not plan.backward.planes.is_input:
             planes = made.images(plan.backward.planes.size, "planes of a gradient")
-            made.add("ToPlanes", planes=plan.backward.planes.native, x=dy, to=planes)
+            made.add("ToPlanes", planes=plan.backward.planes.native, x=dy, to=planes, pairs_of=0)
         direction = plan.direction("backward", kernel)
         ordered = _ordered(plan, "backward", kernel)
         fields = {"planes": planes, "y": dx, "scratch": ordered, "bias": NONE}

@@ -1,6 +1,6 @@
 """A convolution step on the native kernels: which of them runs each direction, its planes, its directions."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, NamedTuple
 
@@ -39,6 +39,7 @@ class ConvPlan:
     lanes: int
     kernels: Kernels
     itemsize: int = FLOAT  # bytes of an entry of images
+    dot: bool = False  # products of pairs of bfloat16 have an instruction
     directions: list[Any] = field(default_factory=list)
     _known: dict[tuple[str, str], int] = field(default_factory=dict)
 
@@ -59,6 +60,16 @@ class ConvPlan:
         """Entries of the whole weight, those between groups included."""
         return self.step.geometry.shape.numel()
 
+    def dense(self, way: str) -> geometry.Ways:
+        """Planes and passes of the dense kernel: where there is an instruction for pairs, an entry is a
+        bfloat16 of each of two channels, and as large as a float."""
+        if not self.dot:
+            return self.forward if way == "forward" else self.backward
+        shape, size = self.step.geometry, (*self.x[1:], self.lanes)
+        if way == "forward":
+            return geometry.forward(replace(shape, in_channels=-(-shape.in_channels // 2)), *size)
+        return geometry.input_gradient(replace(shape, out_channels=-(-shape.out_channels // 2)), *size)
+
     def direction(self, way: str, kernel: str) -> int:
         """Return the number of a direction; way: "forward" or "backward", kernel: "sparse", "dense", or
         "offsets" (dense without weights)."""
@@ -69,7 +80,9 @@ class ConvPlan:
 
     def _made(self, way: str, kernel: str) -> Any:
         native = extension().program
+        pairs = kernel == "dense" and self.dot
         ways = self.forward if way == "forward" else self.backward
+        ways = self.dense(way) if pairs else ways
         passes = []
         for one in ways.passes:
             at = geometry.tap_bytes(self.step.geometry.kernel, ways.planes, one.axes)
@@ -87,7 +100,8 @@ class ConvPlan:
             transposed=way == "backward",
             dense=kernel != "sparse",
             weights=kernel != "offsets",
-            itemsize=self.itemsize,
+            itemsize=FLOAT if pairs else self.itemsize,
+            pairs=pairs,
             planes=ways.planes.native,
             passes=passes,
         )

@@ -57,7 +57,7 @@ class CpuProgram:
         numbered = [(i, step) for i, step in enumerate(self.graph.steps) if isinstance(step, steps.Conv)]
         values = self.graph.values
         return {
-            i: ConvPlan(step, values[step.x], values[step.y], self.lanes, kernels, self.itemsize)
+            i: ConvPlan(step, values[step.x], values[step.y], self.lanes, kernels, self.itemsize, self.dot)
             for (i, step), kernels in zip(numbered, self.kernels, strict=True)
         }
 
