@@ -53,9 +53,14 @@ struct Direction {
   bool weights;      // false: only offsets of taps, for the gradient of a whole weight
   int64_t itemsize;  // bytes of an entry of the planes
   bool pairs;        // dense, on planes of pairs of channels: a bfloat16 of each
+  const Ops* on;     // the instruction set that its planes and orders are for; null: the run's
   ConvPlanes planes;
   std::vector<Pass> passes;
   std::vector<Order> orders;  // one per pass, of the mask that `adopt` took
+
+  const Ops& ops(const Ops& otherwise) const { return on ? *on : otherwise; }
+  // The instruction for products of bfloat16 pairs is the run's instruction set's, and no other's.
+  bool dot(const Run& r) const { return r.dot && !on; }
 };
 
 class Conv {

@@ -42,8 +42,8 @@ void ConvApply::pairs(Run& r, const Direction& d, size_t i) const {
   bf16 *rounded = reinterpret_cast<bf16*>(r.ordered), *ordered = m[scratch];
   r.ops.narrow(conv->weight.values(r.model), rounded, conv->weight.stored(r.model), r.threads);
   r.ops.conv_pick_bf16(rounded, o.index.data(), o.index.size(), ordered, r.threads);
-  r.ops.conv_dense_dot(d.planes, o.dense, d.passes[i].output, m[planes], ordered, start_of(r, bias),
-                       m[y] + d.passes[i].offset, r.threads);
+  d.ops(r.ops).conv_dense_dot(d.planes, o.dense, d.passes[i].output, m[planes], ordered, start_of(r, bias),
+                              m[y] + d.passes[i].offset, r.threads);
 }
 
 // Weights of every tap are float; zeros where nothing is stored.
@@ -51,8 +51,9 @@ template <typename T> void ConvApply::dense(Run& r, Images<T> m, const Direction
   const Order& o = d.orders[i];
   float* ordered = r.work + scratch;
   r.ops.conv_gather(conv->weight.values(r.model), o.index.data(), o.index.size(), ordered, r.threads);
-  m.op(r.ops.conv_dense_apply, r.ops.conv_dense_apply_bf16)(d.planes, o.dense, d.passes[i].output, m[planes], ordered,
-                                                            start_of(r, bias), m[y] + d.passes[i].offset, r.threads);
+  const Ops& on = d.ops(r.ops);
+  m.op(on.conv_dense_apply, on.conv_dense_apply_bf16)(d.planes, o.dense, d.passes[i].output, m[planes], ordered,
+                                                      start_of(r, bias), m[y] + d.passes[i].offset, r.threads);
 }
 
 // Stored weights are of the type of the images: bfloat16 ones are rounded, in any order.
@@ -66,20 +67,22 @@ template <typename T> void ConvApply::sparse(Run& r, Images<T> m, const Directio
     bf16 *rounded = reinterpret_cast<bf16*>(r.ordered), *ordered = rounded + (stored + 31) / 32 * 32;
     r.ops.narrow(values, rounded, stored, r.threads);
     if (d.transposed) r.ops.conv_pick_bf16(rounded, o.index.data(), o.index.size(), ordered, r.threads);
-    r.ops.conv_apply_bf16(d.planes, o.sparse, out, m[planes], d.transposed ? ordered : rounded, start, to, r.dot,
-                          r.threads);
+    d.ops(r.ops).conv_apply_bf16(d.planes, o.sparse, out, m[planes], d.transposed ? ordered : rounded, start, to,
+                                 d.dot(r), r.threads);
   } else {
     if (d.transposed) r.ops.conv_gather(values, o.index.data(), o.index.size(), r.ordered, r.threads);
-    r.ops.conv_apply(d.planes, o.sparse, out, m[planes], d.transposed ? r.ordered : values, start, to, r.threads);
+    d.ops(r.ops).conv_apply(d.planes, o.sparse, out, m[planes], d.transposed ? r.ordered : values, start, to,
+                            r.threads);
   }
 }
 
 void LinearInputGradient::run(Run& r) const {
   const Direction& d = conv->directions[direction];
   const Order& o = d.orders[0];
+  const Ops& on = d.ops(r.ops);
   with_images(r, [&](auto m) {
-    m.op(r.ops.conv_scatter, r.ops.conv_scatter_bf16)(d.planes, o.sparse, o.block, o.group, m[dy],
-                                                      conv->weight.values(r.model), m[dx], r.threads);
+    m.op(on.conv_scatter, on.conv_scatter_bf16)(d.planes, o.sparse, o.block, o.group, m[dy],
+                                                conv->weight.values(r.model), m[dx], r.threads);
   });
 }
 
@@ -92,9 +95,9 @@ void Winograd::run(Run& r) const {
     r.ops.unpack(values, w.words(r.model), one.offsets, one.segments(), r.work + scratch, r.threads);
     values = r.work + scratch;
   }
+  const Ops& ops = on ? *on : r.ops;
   with_images(r, [&](auto m) {
-    m.op(r.ops.conv_winograd, r.ops.conv_winograd_bf16)(images, filter, m[x], values, start_of(r, bias), m[y],
-                                                        r.threads);
+    m.op(ops.conv_winograd, ops.conv_winograd_bf16)(images, filter, m[x], values, start_of(r, bias), m[y], r.threads);
   });
 }
 
@@ -109,13 +112,14 @@ void WeightGradient::run(Run& r) const {
   }
   if (kernel == sparse) {
     const Direction& d = conv->directions[direction];
+    const Ops& ops = d.ops(r.ops);
     const ConvWeights& order = d.orders[0].sparse;
     const ConvOutput& out = d.passes[0].output;
     with_images(r, [&](auto m) {
       if constexpr (m.HALF)
-        r.ops.conv_gradient_bf16(d.planes, order, out, m[x], m[dy], w.gradients(r), r.dot, r.threads);
+        ops.conv_gradient_bf16(d.planes, order, out, m[x], m[dy], w.gradients(r), d.dot(r), r.threads);
       else
-        r.ops.conv_gradient(d.planes, order, out, m[x], m[dy], w.gradients(r), r.threads);
+        ops.conv_gradient(d.planes, order, out, m[x], m[dy], w.gradients(r), r.threads);
     });
     return;
   }
@@ -140,9 +144,10 @@ void WeightGradient::run(Run& r) const {
 void WeightGradient::whole(Run& r, float* dw) const {
   const Weight& w = conv->weight;
   if (kernel == winograd) {
+    const Ops& ops = on ? *on : r.ops;
     with_images(r, [&](auto m) {
-      m.op(r.ops.conv_winograd_gradient, r.ops.conv_winograd_gradient_bf16)(images, w.out, w.in, m[x], m[dy], dw,
-                                                                            r.threads);
+      m.op(ops.conv_winograd_gradient, ops.conv_winograd_gradient_bf16)(images, w.out, w.in, m[x], m[dy], dw,
+                                                                        r.threads);
     });
     return;
   }
@@ -151,14 +156,15 @@ void WeightGradient::whole(Run& r, float* dw) const {
   ConvDense taps = o.dense;
   const int64_t fewer = o.block / tiles > 0 ? o.block / tiles : 1;
   taps.block = fewer * w.taps;
-  if (r.bf16 && r.dot) {
+  const Ops& ops = d.ops(r.ops);
+  if (r.bf16 && d.dot(r)) {
     const Images<bf16> m{r};
-    r.ops.conv_dense_gradient_dot(d.planes, taps, d.passes[0].output, tiles, m[x], m[dy], dw, r.threads);
+    ops.conv_dense_gradient_dot(d.planes, taps, d.passes[0].output, tiles, m[x], m[dy], dw, r.threads);
     return;
   }
   with_images(r, [&](auto m) {
-    m.op(r.ops.conv_dense_gradient, r.ops.conv_dense_gradient_bf16)(d.planes, taps, d.passes[0].output, tiles, m[x],
-                                                                    m[dy], dw, r.threads);
+    m.op(ops.conv_dense_gradient, ops.conv_dense_gradient_bf16)(d.planes, taps, d.passes[0].output, tiles, m[x], m[dy],
+                                                                dw, r.threads);
   });
 }
 

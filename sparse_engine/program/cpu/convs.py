@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparse_engine.program.steps import Conv, Shape
-from sparsefl.kernels.native import extension
+from sparsefl.kernels.native import extension, table
+from sparsefl.kernels.native import on as native_on
 from sparsefl.kernels.sparse_conv import _cpu_geometry as geometry
-from sparsefl.kernels.sparse_conv._cpu_planes import FLOAT
+from sparsefl.kernels.sparse_conv import split
+from sparsefl.kernels.sparse_conv._cpu_planes import FLOAT, Planes
 
 LANES = (16, 32, 64, 128)  # batch columns side by side that fill whole tiles
 _KERNELS = {"sparse": 0, "dense": 1, "winograd": 2}  # WeightGradient::Kernel, csrc/program/conv_steps.h
@@ -31,7 +33,11 @@ def lanes_for(batch: int) -> int:
 
 @dataclass
 class ConvPlan:
-    """Directions are made as they are asked for; `native` holds them all afterwards."""
+    """Directions are made as they are asked for; `native` holds them all afterwards.
+
+    A kernel may name an instruction set of its own ("sparse:avx2"): then its planes, its order and the table
+    that it is called through are of that one.
+    """
 
     step: Conv
     x: Shape
@@ -42,47 +48,58 @@ class ConvPlan:
     dot: bool = False  # products of pairs of bfloat16 have an instruction
     directions: list[Any] = field(default_factory=list)
     _known: dict[tuple[str, str], int] = field(default_factory=dict)
+    _ways: dict[tuple[str, str, bool], geometry.Ways] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        size = (*self.x[1:], self.lanes)
-        self.linear = geometry.is_linear(self.step.geometry, *self.x[1:])
-        self.forward = geometry.forward(self.step.geometry, *size, itemsize=self.itemsize)
-        self.backward = geometry.input_gradient(self.step.geometry, *size, itemsize=self.itemsize)
+    @property
+    def linear(self) -> bool:
+        return geometry.is_linear(self.step.geometry, *self.x[1:])
+
+    def pairs(self, kernel: str) -> bool:
+        """Does it take planes whose entries are a bfloat16 of each of two channels? So the dense one where
+        products of pairs have an instruction."""
+        return self.dot and split(kernel) == ("dense", "")
+
+    def ways(self, way: str, kernel: str) -> geometry.Ways:
+        """Return planes and passes of "forward" or "backward" for a kernel."""
+        isa, pairs = split(kernel)[1], self.pairs(kernel)
+        if (way, isa, pairs) not in self._ways:
+            make = geometry.forward if way == "forward" else geometry.input_gradient
+            shape, itemsize = self.step.geometry, FLOAT if pairs else self.itemsize
+            if pairs and way == "forward":
+                shape = replace(shape, in_channels=-(-shape.in_channels // 2))
+            elif pairs:
+                shape = replace(shape, out_channels=-(-shape.out_channels // 2))
+            with native_on(isa):
+                self._ways[way, isa, pairs] = make(shape, *self.x[1:], self.lanes, itemsize=itemsize)
+        return self._ways[way, isa, pairs]
+
+    def planes(self, way: str, kernel: str) -> Planes:
+        return self.ways(way, kernel).planes
 
     @property
     def scatters(self) -> bool:
         """Is the input gradient taken in the order of the forward pass?"""
-        one_tile = self.linear and self.lanes <= extension().conv_tile()
-        return one_tile and self.kernels.input_gradient == "sparse"
+        kernel, isa = split(self.kernels.input_gradient)
+        with native_on(isa):
+            return kernel == "sparse" and self.linear and self.lanes <= extension().conv_tile()
 
     @property
     def weights(self) -> int:
         """Entries of the whole weight, those between groups included."""
         return self.step.geometry.shape.numel()
 
-    def dense(self, way: str) -> geometry.Ways:
-        """Planes and passes of the dense kernel: where there is an instruction for pairs, an entry is a
-        bfloat16 of each of two channels, and as large as a float."""
-        if not self.dot:
-            return self.forward if way == "forward" else self.backward
-        shape, size = self.step.geometry, (*self.x[1:], self.lanes)
-        if way == "forward":
-            return geometry.forward(replace(shape, in_channels=-(-shape.in_channels // 2)), *size)
-        return geometry.input_gradient(replace(shape, out_channels=-(-shape.out_channels // 2)), *size)
-
     def direction(self, way: str, kernel: str) -> int:
         """Return the number of a direction; way: "forward" or "backward", kernel: "sparse", "dense", or
-        "offsets" (dense without weights)."""
+        "offsets" (dense without weights), with its instruction set."""
         if (way, kernel) not in self._known:
             self._known[way, kernel] = len(self.directions)
-            self.directions.append(self._made(way, kernel))
+            name, isa = split(kernel)
+            with native_on(isa):
+                self.directions.append(self._made(way, self.ways(way, kernel), name, isa))
         return self._known[way, kernel]
 
-    def _made(self, way: str, kernel: str) -> Any:
+    def _made(self, way: str, ways: geometry.Ways, kernel: str, isa: str) -> Any:
         native = extension().program
-        pairs = kernel == "dense" and self.dot
-        ways = self.forward if way == "forward" else self.backward
-        ways = self.dense(way) if pairs else ways
         passes = []
         for one in ways.passes:
             at = geometry.tap_bytes(self.step.geometry.kernel, ways.planes, one.axes)
@@ -100,8 +117,9 @@ class ConvPlan:
             transposed=way == "backward",
             dense=kernel != "sparse",
             weights=kernel != "offsets",
-            itemsize=FLOAT if pairs else self.itemsize,
-            pairs=pairs,
+            itemsize=ways.planes.itemsize,
+            pairs=not isa and self.pairs(kernel),
+            on=table(isa),
             planes=ways.planes.native,
             passes=passes,
         )
@@ -118,9 +136,9 @@ class ConvPlan:
             directions=self.directions,
         )
 
-    @property
-    def tiles(self) -> int:
-        return geometry.tiles_together(self.y[2], self.forward.planes)
+    def tiles(self, kernel: str) -> int:
+        with native_on(split(kernel)[1]):
+            return geometry.tiles_together(self.y[2], self.planes("forward", kernel))
 
     def images(self, way: str) -> Any:
         """ConvImages (csrc/layers/conv.h) of Winograd's kernel; way: "forward" or "backward"."""
@@ -149,7 +167,7 @@ class ConvPlan:
 
     @staticmethod
     def kernel_number(kernel: str) -> int:
-        return _KERNELS[kernel]
+        return _KERNELS[split(kernel)[0]]
 
 
 def _blocks(step: Conv) -> list[int]:

@@ -13,7 +13,7 @@ from sparse_engine.program.cpu.listing import MODES
 from sparse_engine.program.cpu.memory import Buffer, Places, Planned, place
 from sparse_engine.program.steps import Graph
 from sparsefl.kernels.native import extension
-from sparsefl.kernels.sparse_conv import DIRECTIONS, Geometry
+from sparsefl.kernels.sparse_conv import DIRECTIONS, Geometry, joined, split
 from sparsefl.kernels.sparse_conv._cpu_planes import FLOAT
 
 
@@ -31,9 +31,11 @@ def choose(graph: Graph, counts: tuple[int, ...], lanes: int, bf16: bool = False
             image = (*graph.values[step.x][1:], lanes)
             shape = (g.out_channels, g.in_channels, g.kernel, g.stride, g.padding, g.dilation)
             part, whole = Geometry(*shape, density), Geometry(*shape, 1.0)
-            forward, back, weight = (now.kernel(part, way, *image, bf16) for way in DIRECTIONS)
-            growth = now.kernel(whole, DIRECTIONS[2], *image, bf16)
-            found.append(Kernels(forward, back, weight, "dense" if growth == "sparse" else growth))
+            forward, back, weight = (now.kernel(part, way, *image, bf16, native=True) for way in DIRECTIONS)
+            growth = now.kernel(whole, DIRECTIONS[2], *image, bf16, native=True)
+            name, isa = split(growth)
+            growth = joined("dense", isa) if name == "sparse" else growth
+            found.append(Kernels(forward, back, weight, growth))
     return tuple(found)
 
 
