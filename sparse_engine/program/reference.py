@@ -168,7 +168,7 @@ class _Network:
 
     def _stored(self, value: Tensor) -> Tensor:
         """What is left of a value, and of its gradient, between two steps."""
-        return _Rounded.apply(value) if self._bf16 else value  # type: ignore[no-untyped-call]
+        return _Rounded.apply(value) if self._bf16 else value
 
     def _unpack(self) -> None:
         layout = self.model.layout
@@ -247,7 +247,7 @@ class _Rounded(torch.autograd.Function):
         return x.bfloat16().to(_DTYPE)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> Tensor:
         return dy.bfloat16().to(_DTYPE)
 
 
