@@ -83,9 +83,10 @@ def _weight_gradient(made: List, step: steps.Conv, plan: ConvPlan, dy: Buffer) -
     kernel = plan.kernels.growth if grow or score else plan.kernels.weight_gradient
     x, direction = made.value[step.x], NONE
     name, isa = split(kernel)
+    walk = kernel if name == "sparse" else joined("offsets", isa)
     if name != "winograd":
-        x = _planes(made, plan, x, kernel)
-        direction = plan.direction("forward", kernel if name == "sparse" else joined("offsets", isa))
+        x = _planes(made, plan, x, walk)
+        direction = plan.direction("forward", walk)
     words = -(-plan.weights // 64)
     size = {"sparse": 0}.get(name, -(-plan.weights // 16) * 16 + (4 * words if grow else 0))
     made.add(
@@ -95,7 +96,7 @@ def _weight_gradient(made: List, step: steps.Conv, plan: ConvPlan, dy: Buffer) -
         on=table(isa),
         direction=direction,
         images=plan.images("forward"),
-        tiles=plan.tiles(kernel),
+        tiles=plan.tiles(walk),
         x=x,
         dy=dy,
         scratch=Buffer(size, f"gradient of {step.weight.name}"),

@@ -24,6 +24,9 @@ pytestmark = pytest.mark.skipif(not native.built(), reason="the native kernels a
 EPS = torch.finfo(torch.bfloat16).eps
 ISAS = native.isas() if native.built() else []
 WAYS = [*[(isa, without_bf16_dot) for isa in ISAS], *([(ISAS[-1], nullcontext)] if ISAS else [])]
+# Mostly equal up to sums in another order. Where two gradients meet, their sum is rounded once more; and a norm
+# of few values (four at the end of ResNet18 on 8x8) magnifies one value that is rounded to its other neighbour.
+MOST = {"shared values": 0.01, "shared gradients": 0.01, "batch norm": 0.15, "resnet18": 0.5}
 SMALL = [name for name in MODELS if name in ("lenet5", "small_cnn", "mlp", "resnet18")]
 
 
@@ -62,8 +65,7 @@ def test_gradients_are_those_of_the_rounded_reference(name, isa, dot):
     given = batches(samples(graph, 20), 20)
     with se.use_isa(isa), dot():
         ours, theirs = gradients(graph, exact(model), given)
-    # ResNet18's last norms are of four values here: they magnify what rounding in another order leaves
-    assert_near(graph, ours, theirs, {"resnet18": 0.5}.get(name, 8 * EPS if name in SMALL else 4 * EPS))
+    assert_near(graph, ours, theirs, MOST.get(name, 2e-3))
 
 
 @pytest.mark.parametrize("kernel", ["sparse", "dense", "winograd"])
@@ -73,7 +75,7 @@ def test_every_kernel_and_batches_of_any_size(name, size, kernel, monkeypatch):
     monkeypatch.setattr(sessions, "choose", forced(kernel))
     for density in (0.3, 1):
         graph, model = made(name, density)
-        assert_near(graph, *gradients(graph, exact(model), batches(samples(graph, size), size)), 4 * EPS)
+        assert_near(graph, *gradients(graph, exact(model), batches(samples(graph, size), size)), 2e-3)
 
 
 @settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
