@@ -24,8 +24,8 @@ pytestmark = pytest.mark.skipif(not native.built(), reason="the native kernels a
 EPS = torch.finfo(torch.bfloat16).eps
 ISAS = native.isas() if native.built() else []
 WAYS = [*[(isa, without_bf16_dot) for isa in ISAS], *([(ISAS[-1], nullcontext)] if ISAS else [])]
-# Mostly equal up to sums in another order. Where two gradients meet, their sum is rounded once more; and a norm
-# of few values (four at the end of ResNet18 on 8x8) magnifies one value that is rounded to its other neighbour.
+# Mostly equal up to sums in another order. Where two gradients meet, their sum is rounded once more; and a
+# norm of few values (four at the end of ResNet18 on 8x8) magnifies one that is rounded to its other neighbour.
 MOST = {"shared values": 0.01, "shared gradients": 0.01, "batch norm": 0.15, "resnet18": 0.5}
 SMALL = [name for name in MODELS if name in ("lenet5", "small_cnn", "mlp", "resnet18")]
 
