@@ -25,7 +25,7 @@ EPS = torch.finfo(torch.bfloat16).eps
 ISAS = native.isas() if native.built() else []
 WAYS = [*[(isa, without_bf16_dot) for isa in ISAS], *([(ISAS[-1], nullcontext)] if ISAS else [])]
 # Mostly equal up to sums in another order. Where two gradients meet, their sum is rounded once more; and a
-# norm of few values (four at the end of ResNet18 on 8x8) magnifies one that is rounded to its other neighbour.
+# norm of few values (four at the end of ResNet18 on 8x8) magnifies one that is rounded to the other side.
 MOST = {"shared values": 0.01, "shared gradients": 0.01, "batch norm": 0.15, "resnet18": 0.5}
 SMALL = [name for name in MODELS if name in ("lenet5", "small_cnn", "mlp", "resnet18")]
 
