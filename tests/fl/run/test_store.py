@@ -1,40 +1,45 @@
 """Where clients are kept changes no byte of a run, nor does dropping models as a round goes on."""
 
+import json
+
 import pytest
+from messages import same
 
 from fl import algorithms
 from fl.algorithms import da_dpfl
 from fl.clients.memory import InMemory
-from fl.run import populations, runs
+from fl.run import models, populations, runs
+from fl.run.keys import TIMING
 from fl.run.simulation import Simulation
 
 
-@pytest.fixture
-def as_before(monkeypatch):
-    """A function: from now on clients are a tuple of objects in memory."""
+class Objects:
+    """Clients are a tuple of objects in memory."""
 
-    def set_up():
-        monkeypatch.setattr(populations.Populations, "store", lambda run, folder: Objects())
+    nbytes = 0
 
-    class Objects:
-        nbytes = 0
-
-        def __call__(self, *given):
-            return InMemory(*given)
-
-    return set_up
+    def __call__(self, *given):
+        return InMemory(*given)
 
 
 @pytest.mark.parametrize("name", algorithms.shipped())
-def test_every_algorithm_gives_the_same_bytes(name, tiny, tmp_path, same_results, as_before, monkeypatch):
+def test_every_algorithm_gives_the_same_bytes(name, tiny, tmp_path, same_results, monkeypatch):
     changes = [f"algorithm={name}", "num_rounds=3"]
     runs.start(tiny(*changes), tmp_path / "memory")
     monkeypatch.setattr(populations, "LARGE", 0)
     runs.start(tiny(*changes, "run.store=files"), tmp_path / "files and spent")
-    as_before()
-    runs.start(tiny(*changes), tmp_path / "objects")
-    for other in ("files and spent", "objects"):
-        same_results(tmp_path / "memory", tmp_path / other)
+    with monkeypatch.context() as patch:
+        patch.setattr(populations.Populations, "store", lambda run, folder: Objects())
+        runs.start(tiny(*changes), tmp_path / "objects")
+    same_results(tmp_path / "memory", tmp_path / "files and spent")
+    ours, theirs = (models.read(tmp_path / name).clients for name in ("memory", "objects"))
+    assert all(same(a, b) for a, b in zip(ours, theirs, strict=True))
+    lines = [(tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in ("memory", "objects")]
+    assert timeless(lines[0]) == timeless(lines[1])
+
+
+def timeless(lines):
+    return [{k: v for k, v in json.loads(line).items() if k not in TIMING} for line in lines]
 
 
 @pytest.mark.parametrize("fails_in", [0, 2])
