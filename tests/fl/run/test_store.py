@@ -8,6 +8,7 @@ from messages import same
 from fl import algorithms
 from fl.algorithms import da_dpfl
 from fl.clients.memory import InMemory
+from fl.errors import ConfigError
 from fl.run import models, populations, runs
 from fl.run.keys import TIMING
 from fl.run.simulation import Simulation
@@ -71,3 +72,21 @@ def test_a_sample_of_clients_is_tested(tiny):
     assert [[line[key] for key in same] for line in ours.metrics] == [
         [line[key] for key in same] for line in theirs.metrics
     ]
+
+
+@pytest.mark.parametrize("path", ["program", "layers"])
+def test_some_rounds_test_and_all_train_alike(tiny, path):
+    """Test sets are smaller than batches: then the sums are rounded alike, too."""
+    change = f"training.path={path}"
+    ours = Simulation(tiny(change)).run().metrics
+    theirs = Simulation(tiny(change, "run.eval_every=2")).run().metrics
+    assert [line["accuracy_mean"] is not None for line in theirs] == [False, True, False, True, True]
+    for a, b in zip(ours, theirs, strict=True):
+        assert all(a[key] == b[key] for key in ("loss", "density_mean", "bytes_total", "votes", "flop_round"))
+        assert b["accuracy_mean"] in (None, a["accuracy_mean"])
+
+
+@pytest.mark.parametrize("name", ["fedavg", "feddst", "ditto"])
+def test_servers_keep_accuracies_and_test_in_every_round(tiny, name):
+    with pytest.raises(ConfigError, match=r"run.eval_every: expected 1 with an algorithm with a server"):
+        tiny(f"algorithm={name}", "run.eval_every=2")
