@@ -1,7 +1,9 @@
 """Records in checkpoints: what has not changed is linked, what has is written, and damage is found."""
 
+import itertools
 import json
 import os
+import signal
 from dataclasses import dataclass
 
 import numpy as np
@@ -249,3 +251,53 @@ def test_masks_are_compared_with_their_counts(tmp_path):
         patch.setattr(records, "check_masks", other)
         with pytest.raises(CheckpointError, match="expected masks that store"):
             load(tmp_path, Store(LAYOUT))
+
+
+STEPS = ("fsync", "rename", "mkdir", "link", "unlink", "rmdir", "open")
+
+
+def killed_at(step, work):
+    """Whether `work`, in a process of its own, was killed before this call out of STEPS."""
+    process = os.fork()
+    if process:
+        _, status = os.waitpid(process, 0)
+        assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+        return os.WIFSIGNALED(status)
+    calls = itertools.count()
+
+    def counted(real):
+        def call(*given, **options):
+            if next(calls) == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*given, **options)
+
+        return call
+
+    try:
+        for name in STEPS:
+            setattr(os, name, counted(getattr(os, name)))
+        work()
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def test_a_kill_at_any_step_leaves_a_whole_checkpoint(tmp_path, few):
+    """Three saves of which two link; each was the last that ended, or the one before it."""
+    first = Store(LAYOUT)(thing(k % 2, float(k)) for k in range(12))
+    rounds = [first, first.with_({1: thing(0, 0.5)}), first.with_({2: thing(1, 0.5)})]
+    seen = set()
+    for step in itertools.count():
+        folder = tmp_path / str(step)
+        if not killed_at(step, lambda at=folder: [save(at, t, one) for t, one in enumerate(rounds)]):
+            break
+        if not folder.exists() or not checkpoint.rounds(folder):
+            continue
+        checkpoint.clean(folder)
+        store = Store(LAYOUT)
+        state, problems = load(folder, store)
+        assert not problems and alike(state.things, rounds[state.t])
+        seen.add(state.t)
+        save(folder, state.t + 1, state.things)  # the run goes on
+        assert alike(load(folder, Store(LAYOUT))[0].things, rounds[state.t])
+    assert seen == {0, 1, 2} and step > 30
