@@ -48,7 +48,7 @@ from fl.world.schedule import Schedule, plan
 from fl.world.topology import Neighbours, Topology, from_links
 
 Bytes = NDArray[np.int64]
-_FEW = 1024
+_FEW = 64  # clients that are kept as objects while a population is made
 
 
 @dataclass(frozen=True, kw_only=True)
