@@ -1,9 +1,9 @@
 """`sparsefl bench scale`: client-rounds per second, memory and checkpoints of large populations.
 
-Runs of DA-DPFL: LeNet5 on 28 x 28 images (or an MLP 784-32-10), M = 10, density 0.5, 50 samples per client,
-1 epoch, one worker. Clients draw their images, with replacement, from a file of the user's (--data) or from
-the digits that are shipped, enlarged. Each number of clients runs in a process of its own, in a directory,
-and saves once.
+Runs of DA-DPFL: LeNet5 on 28 x 28 images (or an MLP 784-32-10, or ResNet18 on 32 x 32), M = 10,
+density 0.5, 50 samples per client, 1 epoch, one worker. Clients draw their images, with replacement, from a
+file of the user's (--data) or from the digits that are shipped, enlarged. Each number of clients runs in a
+process of its own, in a directory, and saves once.
 
 clients_per_s    client-rounds per second: the median of the timed rounds, with all that a round does
 cpu_ms           processor time per client-round: that counts on a shared machine
@@ -39,7 +39,7 @@ from sparsefl.bench.running import shown
 
 Row = dict[str, Any]
 CLIENTS, QUICK = (1_000, 10_000, 100_000), (200,)
-NETWORKS = ("lenet5", "mlp")
+NETWORKS = ("lenet5", "mlp", "resnet18")
 STORES, AT_REST = ("memory", "files"), ("fp32", "bf16")
 CONSTANT = 600  # MB
 _POPULATION = 4 + 8  # bytes per client of slots and versions
@@ -68,7 +68,7 @@ class Case:
             "num_clients": self.clients,
             "num_rounds": 500,
             "data.name": self.data or "digits",
-            "data.size": 28,
+            "data.size": 32 if self.network == "resnet18" else 28,
             "data.partition": "iid",
             "data.disjoint": False,
             "data.train_per_client": 50,

@@ -9,9 +9,10 @@ from torch import nn
 import sparse_engine as se
 from fl import config
 from fl.data import Dataset, Partition
-from fl.train import path
+from fl.train import path, places
 from fl.train.cost import Cost, Costs
 from fl.train.path import Path
+from fl.train.places import ONLY_CPU, Places
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,7 @@ class Setting:
     cost: Cost
     eval_every: int = 1  # rounds from one that tests to the next; the last one does
     num_rounds: int = 1
+    places: Places = ONLY_CPU  # where workers compute
 
     def at(self, t: int) -> "Setting":
         """The setting in round t: nobody has test samples in a round that does not test."""
@@ -46,4 +48,6 @@ class Setting:
     @cached_property
     def path(self) -> Path:
         """How clients are trained, and why so."""
-        return path.choose(self.training, self.network, self.data.shape, self.initial.layout)
+        found = path.choose(self.training, self.network, self.data.shape, self.initial.layout)
+        places.check(found, self.places)
+        return found._replace(where=places.told(self.places))
