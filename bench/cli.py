@@ -189,9 +189,19 @@ def scale(
     clients: Annotated[
         Values, Option("--clients", metavar="K,...", help="default: 1000,10000,100000 (15 GB)")
     ] = None,
-    network: Annotated[str, Option(metavar="NAME", help="lenet5 or mlp (784-32-10)")] = "lenet5",
+    network: Annotated[str, Option(metavar="NAME", help="lenet5, mlp (784-32-10) or resnet18")] = "lenet5",
     store: Annotated[str, Option(metavar="NAME", help="where clients are kept: memory or files")] = "memory",
-    repeats: Repeats = None,
+    at_rest: Annotated[
+        str, Option("--at-rest", metavar="NAME", help="weights at rest: fp32 or bf16")
+    ] = "fp32",
+    rounds: Annotated[int, Option("--rounds", min=1, help="rounds; the median of their times counts")] = 2,
+    data: Annotated[
+        Path | None, Option("--data", metavar="FILE", help="images, an .npz with x and y; default: digits")
+    ] = None,
+    folder: Annotated[
+        Path | None, Option("--folder", metavar="DIR", help="where files and checkpoints lie meanwhile")
+    ] = None,
+    checkpoint: Annotated[bool, Option(help="write one, and time that")] = True,
     quick: Quick = False,
     json: Json = None,
 ) -> None:
@@ -199,10 +209,17 @@ def scale(
     from sparsefl.bench import scale as work
 
     def run() -> int:
+        given = {
+            "network": names("--network", [network], (), work.NETWORKS)[0],
+            "store": names("--store", [store], (), work.STORES)[0],
+            "at_rest": names("--at-rest", [at_rest], (), work.AT_REST)[0],
+            "rounds": rounds,
+            "data": str(data.absolute()) if data else None,
+            "folder": str(folder.absolute()) if folder else None,
+            "checkpoint": checkpoint,
+        }
         counted = counts("--clients", clients, work.QUICK if quick else work.CLIENTS)
-        network_ = names("--network", [network], (), work.NETWORKS)[0]
-        store_ = names("--store", [store], (), work.STORES)[0]
-        return work.command(counted, network_, store_, repeats, json)
+        return work.command([work.Case(clients=count, **given) for count in counted], json)
 
     _run(run)
 
