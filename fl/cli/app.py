@@ -39,6 +39,7 @@ def run(
     out: options.Out = None,
     resume: options.Resume = None,
     executor: options.Executor = "local",
+    address: options.Address = None,
     workers: options.Workers = None,
     baseline: options.Baseline = None,
     log: options.Log = None,
@@ -52,7 +53,7 @@ def run(
     from fl.cli.run import Arguments, How, run
 
     asked = (source, changes or (), out, resume, executor, workers, baseline, log, overwrite, allow_mixed)
-    given = Arguments(*asked, code or (), trust, How() if energy else None)
+    given = Arguments(*asked, code or (), trust, How() if energy else None, address)
     raise typer.Exit(run(Console(), given))
 
 
@@ -84,6 +85,8 @@ def compare(
         Path | None,
         typer.Option(metavar="DIR", help="go on; more --algorithms, --grid or --seeds are added to it"),
     ] = None,
+    executor: options.Executor = "local",
+    address: options.Address = None,
     workers: options.Workers = None,
     target: Annotated[
         float | None,
@@ -116,7 +119,9 @@ def compare(
     from fl.cli.compare import Arguments, run
 
     place = (out, resume, workers, target, plot, table, grid or (), overwrite, allow_mixed)
-    given = Arguments(source, algorithms, seeds, changes or (), *place, code or (), trust, energy)
+    given = Arguments(
+        source, algorithms, seeds, changes or (), *place, code or (), trust, energy, executor, address
+    )
     raise typer.Exit(run(Console(stderr=table is not None), given))
 
 

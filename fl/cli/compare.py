@@ -19,6 +19,7 @@ from fl.compare.plan import Plan
 from fl.config import code
 from fl.errors import ConfigError
 from fl.report import picture
+from fl.run import executor
 from fl.run.meters.energy import How
 from fl.run.rundir import REPORT
 from fl.run.runs import Options
@@ -44,6 +45,8 @@ class Arguments:
     code: Sequence[str] = ()
     trust: bool = False
     energy: bool = False
+    executor: str = "local"
+    address: str | None = None
 
     def check(self) -> None:
         if (self.source is None) == (self.resume is None):
@@ -58,6 +61,7 @@ class Arguments:
             raise ConfigError(
                 "expected --algorithms, as a,b,c or all, or --grid KEY=VALUE,VALUE, got neither"
             )
+        executor.find(self.executor, "--executor", self.address)
         if self.workers is not None and self.workers < 1:
             raise ConfigError(f"--workers: expected at least 1, got {self.workers}")
         if self.target is not None and not 0 < self.target <= 1:
@@ -82,7 +86,15 @@ def run(console: Console, given: Arguments) -> int:
         code.allow_named(given.code, given.trust)
         display = compare_display.for_console(console)
         how = How() if given.energy else None
-        options = Options(given.workers, display, given.overwrite, given.allow_mixed, energy=how)
+        options = Options(
+            given.workers,
+            display,
+            given.overwrite,
+            given.allow_mixed,
+            energy=how,
+            executor=given.executor,
+            address=given.address,
+        )
         if given.resume is None:
             plan = _planned(given)
             for note in plan.notes:
@@ -96,6 +108,7 @@ def run(console: Console, given: Arguments) -> int:
 
     def again() -> str | None:
         more = " --energy" if given.energy else ""
+        more += executor.told(given.executor, given.address)
         return None if path is None else f"sparsefl compare --resume {quote(str(path))}{more}"
 
     return guarded(console, work, again)

@@ -65,6 +65,7 @@ class Options:
     meters: Sequence[Meter] = field(default_factory=usual)  # what is measured of every round
     executor: str = executor.LOCAL  # where clients train: one of executor.names()
     energy: How | None = None  # joules of every round are measured too, and how
+    address: str | None = None  # of a cluster, for the executor "ray"; None: this machine is one
 
     @property
     def num_workers(self) -> int:
@@ -95,7 +96,7 @@ class Run:
         self.algorithm = algorithms.find(cfg.algorithm)
         self.presence = presence.make(cfg.presence, cfg.num_clients, cfg.seed)
         devices.draw(cfg.devices, cfg.num_clients)  # a trace that is wrong is told now
-        self._make_pool = executor.find(options.executor)
+        self._make_pool = executor.find(options.executor, address=options.address, workers=options.workers)
         self._saved_bytes, self._saved_s, self._saved_at = 0, 0.0, 0.0
 
     @property

@@ -47,8 +47,9 @@ class Simulation:
     set         changes to the configuration: {"training.lr": 0.05}, or ["training.lr=0.05"]
     out         directory of the run, which must not exist or be empty; None: nothing is written
     workers     clients that are trained at a time; default: one per core. No result depends on it
-    executor    where clients are trained: "local" (threads of this process), or the name of one that an
-                installed package brings
+    executor    where clients are trained: "local" (threads of this process), "ray" (machines of a cluster:
+                docs/cluster.md), or the name of one that an installed package brings
+    address     of the cluster, for "ray": HOST:PORT; None: a cluster of this machine alone
     listeners   what hears of rounds: objects of subclasses of `fl.Listener`, such as `fl.CSV()`
     progress    show a bar (or lines, where there is no terminal); without it, notes are warnings of Python
     overwrite   a run in `out` may be removed
@@ -78,13 +79,16 @@ class Simulation:
         out: Path | str | RunDir | None = None,
         workers: int | None = None,
         executor: str = executors.LOCAL,
+        address: str | None = None,
         listeners: Iterable[Listener] = (),
         progress: bool = False,
         overwrite: bool = False,
         energy: bool = False,
         options: Options | None = None,
     ) -> None:
-        options = options or given.options(workers, executor, [*listeners], progress, overwrite, energy)
+        options = options or given.options(
+            workers, executor, [*listeners], progress, overwrite, energy, address
+        )
         named: Line = {}  # as the command line names it
         data = given.data(data)
         if isinstance(data, str | Path):
@@ -119,6 +123,7 @@ class Simulation:
         algorithm: str | Path | ModuleType | None = None,
         workers: int | None = None,
         executor: str = executors.LOCAL,
+        address: str | None = None,
         listeners: Iterable[Listener] = (),
         progress: bool = False,
         energy: bool = False,
@@ -129,7 +134,7 @@ class Simulation:
 
         network, data, partition, algorithm     what the run was started with from Python, once more: a
                     directory holds none of it
-        workers, executor, listeners, progress, energy  as for a new one
+        workers, executor, address, listeners, progress, energy  as for a new one
         allow_mixed     go on where numbers come out otherwise than before (another machine, version)
         trust           import whatever code the directory names: only where you know who made it
 
@@ -144,7 +149,7 @@ class Simulation:
         ...     [line["round"] for line in fl.Simulation.resume(folder)]
         [1, 2]
         """
-        options = given.options(workers, executor, [*listeners], progress, False, energy)
+        options = given.options(workers, executor, [*listeners], progress, False, energy, address)
         options = replace(options, allow_mixed=allow_mixed)
         if trust:
             code.trust()
@@ -261,6 +266,7 @@ def run(
     out: Path | str | None = None,
     workers: int | None = None,
     executor: str = executors.LOCAL,
+    address: str | None = None,
     listeners: Iterable[Listener] = (),
     progress: bool = False,
     overwrite: bool = False,
@@ -288,6 +294,7 @@ def run(
         out=out,
         workers=workers,
         executor=executor,
+        address=address,
         listeners=listeners,
         progress=progress,
         overwrite=overwrite,
