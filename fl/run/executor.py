@@ -106,7 +106,7 @@ class Threads:
         with self._lock:
             self._left += len(tasks)  # two runs at a time share the threads
         self._listener.wave_started(len(tasks))
-        todo, found, ended = deque(tasks.items()), deque[Outcome[Value]](), threading.Event()
+        todo, found, ended = deque(tasks), deque[Outcome[Value]](), threading.Event()
         done = list[int]()
         count = min(self.workers, len(tasks))
         usual, workers = sys.getswitchinterval(), list[Future[None]]()
@@ -114,7 +114,7 @@ class Threads:
             if count > 1:
                 sys.setswitchinterval(min(SWITCH, usual))
             for _ in range(count):
-                workers.append(self._pool.submit(self._take, work, todo, found, done))
+                workers.append(self._pool.submit(self._take, work, tasks, todo, found, done))
                 workers[-1].add_done_callback(lambda _: ended.set())
             over = not workers
             while not over:
@@ -160,7 +160,8 @@ class Threads:
     def _take(
         self,
         work: Work[Task, Value],
-        todo: deque[tuple[int, Task]],
+        tasks: Mapping[int, Task],
+        todo: deque[int],
         found: deque[Outcome[Value]],
         done: list[int],
     ) -> None:
@@ -169,7 +170,7 @@ class Threads:
         with se.steady_plan():
             while todo:
                 few = min(_MOST, len(todo) // (_TURNS * self.workers)) if together else 1
-                some = dict(_taken(todo, max(1, few)))
+                some = {k: tasks[k] for k in _taken(todo, max(1, few))}
                 if not some:  # another worker was faster
                     return
                 found.extend(self._run(work, some, done))
@@ -212,7 +213,7 @@ class Threads:
         self._stop.clear()
 
 
-def _taken(todo: deque[tuple[int, Task]], most: int) -> Iterator[tuple[int, Task]]:
+def _taken(todo: deque[int], most: int) -> Iterator[int]:
     """Take the next ones, as many as there are."""
     try:
         for _ in range(most):

@@ -1,13 +1,16 @@
 """What a run is made of, from its configuration: data, partition, network, first weights, topology."""
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 import sparse_engine as se
-from fl import config
+from fl import config, rng
 from fl.config import Config
 from fl.data import Dataset, Partition, adjusted, as_dataset, load, partition
+from fl.data.samples import Samples
 from fl.run import own
 from fl.run.own import NOTHING, Own
 from fl.train import coverage, network
@@ -67,6 +70,25 @@ def _data(cfg: Config, given: Any) -> Dataset:
 
 
 def _divided(data: Dataset, cfg: Config) -> Partition:
+    return tested(_shares(data, cfg), cfg)
+
+
+def tested(parts: Partition, cfg: Config) -> Partition:
+    """With test samples of `run.eval_clients` clients only, drawn from the seed."""
+    count = cfg.run.eval_clients
+    if count is None or count >= cfg.num_clients:
+        return parts
+    chosen = rng.stream(cfg.seed, "tested clients").choice(cfg.num_clients, count, replace=False)
+    keep = np.zeros(cfg.num_clients, bool)
+    keep[chosen] = True
+    sizes = np.diff(parts.test.indptr)
+    indptr = np.concatenate([[0], np.cumsum(np.where(keep, sizes, 0))]).astype(parts.test.indptr.dtype)
+    indices = parts.test.indices[np.repeat(keep, sizes)]
+    counts = np.where(keep[:, None], parts.test_counts, 0)
+    return replace(parts, test=Samples(indptr, indices), test_counts=counts)
+
+
+def _shares(data: Dataset, cfg: Config) -> Partition:
     given = cfg.data
     return partition(
         data,

@@ -47,9 +47,8 @@ class Simulation:
     set         changes to the configuration: {"training.lr": 0.05}, or ["training.lr=0.05"]
     out         directory of the run, which must not exist or be empty; None: nothing is written
     workers     clients that are trained at a time; default: one per core. No result depends on it
-    executor    where clients are trained: "local" (threads of this process), "ray" (machines of a cluster:
+    executor    where clients are trained: "local" (threads of this process), "ray" (a cluster, at `address`:
                 docs/cluster.md), or the name of one that an installed package brings
-    address     of the cluster, for "ray": HOST:PORT; None: a cluster of this machine alone
     listeners   what hears of rounds: objects of subclasses of `fl.Listener`, such as `fl.CSV()`
     progress    show a bar (or lines, where there is no terminal); without it, notes are warnings of Python
     overwrite   a run in `out` may be removed
@@ -86,9 +85,8 @@ class Simulation:
         energy: bool = False,
         options: Options | None = None,
     ) -> None:
-        options = options or given.options(
-            workers, executor, [*listeners], progress, overwrite, energy, address
-        )
+        asked = (workers, executor, [*listeners], progress, overwrite, energy, address)
+        options = options or given.options(*asked)
         named: Line = {}  # as the command line names it
         data = given.data(data)
         if isinstance(data, str | Path):

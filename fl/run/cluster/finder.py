@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sparse_engine as se
-from fl.algorithms.base import Inputs
+from fl.algorithms.tasks import Inputs
 from fl.run.cluster import packing
 from fl.run.cluster.exchange import answer, taken
 from fl.run.cluster.far import Far, FarModel, Name, Near, make

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import sparse_engine as se
-from fl.algorithms.base import Inputs
+from fl.algorithms.tasks import Inputs
 from fl.clients.memory import Held
 from fl.errors import Diverged
 from fl.run.cluster import packing
