@@ -182,8 +182,8 @@ def blamed(wrong: BaseException) -> str | None:
 
 
 def own_modules() -> list[ModuleType]:
-    """The files that were imported."""
-    return [module for module, _ in _modules.values()]
+    """The files that were imported, and still are."""
+    return [module for module, _ in _modules.values() if sys.modules.get(module.__name__) is module]
 
 
 def _key(found: Reference) -> str:
