@@ -41,6 +41,7 @@ def run(
     executor: options.Executor = "local",
     address: options.Address = None,
     workers: options.Workers = None,
+    device: options.Device = "cpu",
     baseline: options.Baseline = None,
     log: options.Log = None,
     overwrite: options.Overwrite = False,
@@ -53,7 +54,7 @@ def run(
     from fl.cli.run import Arguments, How, run
 
     asked = (source, changes or (), out, resume, executor, workers, baseline, log, overwrite, allow_mixed)
-    given = Arguments(*asked, code or (), trust, How() if energy else None, address)
+    given = Arguments(*asked, code or (), trust, How() if energy else None, device, address)
     raise typer.Exit(run(Console(), given))
 
 
@@ -88,6 +89,7 @@ def compare(
     executor: options.Executor = "local",
     address: options.Address = None,
     workers: options.Workers = None,
+    device: options.Device = "cpu",
     target: Annotated[
         float | None,
         typer.Option(help="accuracy (0 to 1) whose cost is told; default: 95 % of the worst final one"),
@@ -119,9 +121,8 @@ def compare(
     from fl.cli.compare import Arguments, run
 
     place = (out, resume, workers, target, plot, table, grid or (), overwrite, allow_mixed)
-    given = Arguments(
-        source, algorithms, seeds, changes or (), *place, code or (), trust, energy, executor, address
-    )
+    more = (code or (), trust, energy, device, executor, address)
+    given = Arguments(source, algorithms, seeds, changes or (), *place, *more)
     raise typer.Exit(run(Console(stderr=table is not None), given))
 
 

@@ -23,6 +23,7 @@ from fl.run import executor
 from fl.run.meters.energy import How
 from fl.run.rundir import REPORT
 from fl.run.runs import Options
+from fl.train import places
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Arguments:
     code: Sequence[str] = ()
     trust: bool = False
     energy: bool = False
+    device: str = "cpu"
     executor: str = "local"
     address: str | None = None
 
@@ -64,6 +66,7 @@ class Arguments:
         executor.find(self.executor, "--executor", self.address)
         if self.workers is not None and self.workers < 1:
             raise ConfigError(f"--workers: expected at least 1, got {self.workers}")
+        places.find(self.device, "--device")
         if self.target is not None and not 0 < self.target <= 1:
             raise ConfigError(f"--target: expected an accuracy above 0, up to 1, got {self.target:g}")
         if self.table is not None and self.table not in compare_report.TABLES:
@@ -92,6 +95,7 @@ def run(console: Console, given: Arguments) -> int:
             given.overwrite,
             given.allow_mixed,
             energy=how,
+            device=given.device,
             executor=given.executor,
             address=given.address,
         )

@@ -37,6 +37,7 @@ def run(
     executor: options.Executor = "local",
     address: options.Address = None,
     workers: options.Workers = None,
+    device: options.Device = "cpu",
     baseline: options.Baseline = None,
     log: options.Log = None,
     overwrite: options.Overwrite = False,
@@ -65,6 +66,7 @@ def run(
             code=code or (),
             trust=trust,
             energy=_how(gpu, idle),
+            device=device,
         )
         return run(Console(), given)
 

@@ -25,6 +25,12 @@ Address = Annotated[
 Workers = Annotated[
     int | None, typer.Option(help="clients at a time (ray: per machine); default: one per core")
 ]
+Device = Annotated[
+    str,
+    typer.Option(
+        help="where clients train: cpu, cuda (the first GPU), cuda:1, all (every GPU); all,cpu: on both"
+    ),
+]
 Baseline = Annotated[
     str | None,
     typer.Option(help="run once more and compare: dense (on dense kernels) or fp32 (with exact messages)"),

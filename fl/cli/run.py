@@ -18,6 +18,7 @@ from fl.run import events, executor, loggers, runs
 from fl.run.events import Listener
 from fl.run.meters.energy import How
 from fl.run.runs import Options, Summary
+from fl.train import places
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Arguments:
     code: Sequence[str] = ()
     trust: bool = False
     energy: How | None = None
+    device: str = "cpu"
     address: str | None = None
 
     def check(self) -> None:
@@ -55,6 +57,12 @@ class Arguments:
         executor.find(self.executor, "--executor", self.address)
         if self.workers is not None and self.workers < 1:
             raise ConfigError(f"--workers: expected at least 1, got {self.workers}")
+        places.find(self.device, "--device")
+        if self.baseline == "dense" and self.device != places.CPU:
+            raise ConfigError(
+                "--baseline dense: expected --device cpu: its dense run is plain PyTorch there; on a GPU, "
+                f"compare with a run of density 1, got {self.device}"
+            )
         if self.baseline is not None and self.baseline not in runs.TWINS:
             known = " or ".join(runs.TWINS)
             raise ConfigError(f"--baseline: expected {known}, got {self.baseline!r}")
@@ -88,6 +96,7 @@ def run(console: Console, given: Arguments) -> int:
             return None
         more = f" --baseline {given.baseline}" if given.baseline else ""
         more += " --energy" if given.energy is not None else ""
+        more += f" --device {given.device}" if given.device != places.CPU else ""
         more += executor.told(given.executor, given.address)
         return f"sparsefl run --resume {quote(str(path))}{more}"
 
@@ -122,6 +131,7 @@ def _options(console: Console, given: Arguments) -> Options:
         executor=given.executor,
         energy=given.energy,
         address=given.address,
+        device=given.device,
     )
 
 

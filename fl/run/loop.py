@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from fl import algorithms
 from fl.algorithms.base import Env, Round
 from fl.config import Config
-from fl.errors import CheckpointError
+from fl.errors import CheckpointError, ConfigError
 from fl.run import (
     checkpoint,
     executor,
@@ -41,6 +41,7 @@ from fl.run.meters import Meter, usual
 from fl.run.meters.energy import How
 from fl.run.names import CHECKPOINT, GROWING
 from fl.run.populations import Populations
+from fl.train import places
 from fl.train.setting import Setting
 from fl.units import counted
 from fl.world import devices, presence
@@ -66,11 +67,23 @@ class Options:
     meters: Sequence[Meter] = field(default_factory=usual)  # what is measured of every round
     executor: str = executor.LOCAL  # where clients train: one of executor.names()
     energy: How | None = None  # joules of every round are measured too, and how
+    device: str = places.CPU  # where workers compute: as sparse_engine.program.gpu.cards reads it
     address: str | None = None  # of a cluster, for the executor "ray"; None: this machine is one
 
     @property
     def num_workers(self) -> int:
         return self.workers or cores()
+
+    def check_device(self) -> None:
+        """ConfigError where a number of workers is asked for that nobody would have, or GPUs of a cluster."""
+        if self.executor == executor.RAY and self.device != places.CPU:
+            raise ConfigError(f"device: expected cpu with the executor ray, got {self.device}")
+        devices = {part.strip() for part in self.device.split(",")}
+        if self.workers is not None and places.CPU not in devices:
+            raise ConfigError(
+                f"workers: expected none with device {self.device}, since a GPU has one worker; "
+                f"{self.device},cpu adds so many on the CPU, got {self.workers}"
+            )
 
 
 class After(NamedTuple):
@@ -157,7 +170,8 @@ class Run:
         return summary | {"mixed": history.mixed(self.after.history)} | dict.fromkeys(recorded.TWINS)
 
     def _told_where(self, facts: dict[str, str]) -> None:
-        workers = min(self.options.num_workers, self.cfg.num_clients)
+        there = places.of_workers(self.setting.places, self.options.num_workers)
+        workers = min(len(there), self.cfg.num_clients)
         read = traces.facts(self.cfg)
         traces.compare(self.after.history, read, self.options.listener.note)
         part = history.now(self.after.round + 1, workers, self.path, facts | read)

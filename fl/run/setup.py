@@ -15,12 +15,14 @@ from fl.run import own
 from fl.run.own import NOTHING, Own
 from fl.train import coverage, network
 from fl.train.cost import Cost
+from fl.train.places import ONLY_CPU, Places
 from fl.train.setting import Setting
 from fl.world import topology
 
 
-def prepare(cfg: Config, given: Own = NOTHING) -> Setting:
-    """Data, partition, network and first weights of a run; what is given takes the place of what is named."""
+def prepare(cfg: Config, given: Own = NOTHING, places: Places = ONLY_CPU) -> Setting:
+    """Data, partition, network and first weights of a run; what is given takes the place of what is named.
+    ConfigError where clients cannot be trained in one of `places`."""
     own.check_named(cfg, given)
     try:
         data = _data(cfg, given.data)
@@ -37,7 +39,7 @@ def prepare(cfg: Config, given: Own = NOTHING) -> Setting:
     exempt = tuple(cfg.model.exempt)
     initial = _compressed(net, exempt, cfg, "model.name" if given.network is None else "network")
     cost = Cost.of(net, initial.layout, data.shape)
-    return Setting(
+    setting = Setting(
         training=cfg.training,
         exempt=exempt,
         seed=cfg.seed,
@@ -46,7 +48,11 @@ def prepare(cfg: Config, given: Own = NOTHING) -> Setting:
         network=net,
         initial=initial,
         cost=cost,
+        places=places,
     )
+    if places != ONLY_CPU:
+        _ = setting.path
+    return setting
 
 
 def _compressed(net: nn.Module, exempt: tuple[str, ...], cfg: Config, key: str) -> se.Model:

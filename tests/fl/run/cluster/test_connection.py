@@ -75,6 +75,13 @@ def test_an_address_is_for_ray_alone():
         fl.Simulation("demo", address="127.0.0.1:6379")
 
 
+def test_machines_train_on_their_cpus(ray):
+    with pytest.raises(ConfigError, match="device: expected cpu with the executor ray, got cuda"):
+        fl.Simulation("demo", executor="ray", device="cuda")
+    with pytest.raises(ConfigError, match="run.at_rest: expected fp32 with the executor ray, got bf16"):
+        fl.Simulation("demo", executor="ray", set={"run.at_rest": "bf16"})
+
+
 def test_without_ray(monkeypatch):
     monkeypatch.setattr(connection.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(Missing, match=r"pip install 'sparsefl\[ray\]'"):
