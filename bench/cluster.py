@@ -71,7 +71,8 @@ def cluster(nodes: int) -> Iterator[str]:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         from ray.cluster_utils import Cluster as Nodes
 
-        head = {"num_cpus": 1, "include_dashboard": False}
+        how = {"worker_niceness": 0}  # as the threads have
+        head = {"num_cpus": 1, "include_dashboard": False, "_system_config": how}
         made = Nodes(initialize_head=True, head_node_args=head)
         try:
             for _ in range(nodes - 1):

@@ -28,7 +28,7 @@ class Machine(NamedTuple):
 
 def check(address: str | None, told: str = "--address") -> None:
     """Missing: there is no Ray here. ConfigError: `address` is none that can be used."""
-    if importlib.util.find_spec("ray") is None:
+    if not is_there():
         raise Missing("expected Ray for the executor ray, got none: pip install 'sparsefl[ray]'")
     if address is None or address == AUTO:
         return
@@ -37,6 +37,11 @@ def check(address: str | None, told: str = "--address") -> None:
         raise ConfigError(
             f"{told}: expected HOST:PORT as `ray start --head` prints it, or {AUTO}, got {address!r}"
         )
+
+
+def is_there() -> bool:
+    """Whether Ray is installed. It is not imported: that takes a second."""
+    return importlib.util.find_spec("ray") is not None
 
 
 def connect(address: str | None) -> bool:
@@ -56,6 +61,7 @@ def connect(address: str | None) -> bool:
     if address is None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         given = {"address": "local", "num_cpus": cores(), "include_dashboard": False}
+        given["_system_config"] = {"worker_niceness": 0}  # Ray's 15: behind all else on the machine
     elif address != AUTO:
         _check_answers(address)
     try:

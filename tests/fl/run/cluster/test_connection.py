@@ -23,7 +23,7 @@ def ray(monkeypatch):
 
     fake = SimpleNamespace(is_initialized=lambda: False, init=init, wrong=None)
     monkeypatch.setitem(sys.modules, "ray", fake)
-    monkeypatch.setattr(connection.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(connection, "is_there", lambda: True)
     return fake
 
 
@@ -83,7 +83,7 @@ def test_machines_train_on_their_cpus(ray):
 
 
 def test_without_ray(monkeypatch):
-    monkeypatch.setattr(connection.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(connection, "is_there", lambda: False)
     with pytest.raises(Missing, match=r"pip install 'sparsefl\[ray\]'"):
         fl.Simulation("demo", executor="ray")
 

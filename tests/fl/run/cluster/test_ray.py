@@ -17,10 +17,11 @@ os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # Ray's way to 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'sparsefl[ray]'")
 pytestmark = pytest.mark.xdist_group("ray")
 
-QUICK = {
+QUICK = {  # of Ray: dead nodes are noticed in seconds, workers do not yield to everything else on the machine
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 1000,
-    "health_check_failure_threshold": 3,
+    "health_check_failure_threshold": 5,
+    "worker_niceness": 0,
 }
 
 
