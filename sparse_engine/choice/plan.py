@@ -6,8 +6,8 @@ SPARSE_PLAN=measure    what is not in this machine's file is measured at first u
 (not set)              this machine's file if there is one (sparsefl tune writes it), as for FILE
 
 Kernels round differently. A run that must give the same bits as another needs the same plan: runs record
-theirs, and go on with it (fl/run/history.py). The rule and a file's entries do not change while a program runs,
-unless it measures.
+theirs, and go on with it (fl/run/history.py). The rule and a file's entries do not change while a program
+runs, unless it measures.
 """
 
 import hashlib
