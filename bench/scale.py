@@ -77,6 +77,7 @@ class Case:
             "training.batch_size": 32,
             "topology.degree": 10,
             "da_dpfl.density": 0.5,
+            "da_dpfl.max_wait": 10,
             "da_dpfl.min_first_prune": 500,
             "run.store": self.store,
             "run.at_rest": self.at_rest,
