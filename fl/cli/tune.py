@@ -19,7 +19,6 @@ from sparse_engine.choice.plan import Plan
 from sparse_engine.choice.tune import Found, Tuned
 from sparse_engine.doctor.environment import environment
 from sparse_engine.program.cpu.convs import lanes_for
-from sparsefl.kernels.sparse_conv import DIRECTIONS
 
 SECONDS, QUICK = 180.0, 40.0
 _SHAPES = {"alexnet": (3, 64, 64), "lenet5": (1, 28, 28), "mlp": (1, 8, 8)}  # of an image; others: 3x32x32
@@ -83,7 +82,7 @@ def _constants(console: Console, before: Plan, seconds: float) -> Plan:
 def _show_constants(console: Console, found: Found, before: Plan) -> None:
     table = Table(title="how often a kernel was the fastest")
     table.add_column("kernel")
-    for direction in DIRECTIONS:
+    for direction in tune.DIRECTIONS:
         table.add_column(direction.replace("_", " "), justify="right")
     for kernel, counts in found.fastest().items():
         table.add_row(kernel, *map(str, counts.values()))
