@@ -78,7 +78,7 @@ def test_every_kernel_and_batches_of_any_size(name, size, kernel, monkeypatch):
         assert_near(graph, *gradients(graph, exact(model), batches(samples(graph, size), size)), 2e-3)
 
 
-@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(
     kinds=st.lists(st.sampled_from([kind for kind in KINDS if kind != "batch"]), max_size=6),
     channels=st.integers(2, 7),
