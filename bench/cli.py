@@ -121,6 +121,32 @@ def layers(
 
 
 @app.command(cls=Command)
+def isa(
+    group: Annotated[
+        Values, Option(metavar="NAME,...", help="kernels of conv, linear, around, models; default: all")
+    ] = None,
+    density: Annotated[Values, options.density("0.5,0.2,0.05")] = None,
+    repeats: Repeats = None,
+    quick: Quick = False,
+    json: Json = None,
+) -> None:
+    """Every kernel on each instruction set of this machine, in turns: where wider vectors lose."""
+    from sparsefl.bench import isa as work
+    from sparsefl.bench import running
+
+    def run() -> int:
+        groups = names("--group", group, work.GROUPS, work.GROUPS)
+        densities = shares("--density", density, work.DENSITIES[:1] if quick else work.DENSITIES)
+        times = repeats or (2 if quick else 5)
+        columns = {"kernel": "", "direction": "", "case": "", "density": "", "isa": "", "median_ms": ".3f"}
+        found = list(running.shown(work.run(groups, densities, repeats=times), work.told))
+        title = "instruction sets in turns"
+        return running.finish(found, columns, work.summarise, json, repeats=times, title=title)
+
+    _run(run)
+
+
+@app.command(cls=Command)
 def models(
     model: Models = None,
     batch: Batches = None,
@@ -189,9 +215,19 @@ def scale(
     clients: Annotated[
         Values, Option("--clients", metavar="K,...", help="default: 1000,10000,100000 (15 GB)")
     ] = None,
-    network: Annotated[str, Option(metavar="NAME", help="lenet5 or mlp (784-32-10)")] = "lenet5",
+    network: Annotated[str, Option(metavar="NAME", help="lenet5, mlp (784-32-10) or resnet18")] = "lenet5",
     store: Annotated[str, Option(metavar="NAME", help="where clients are kept: memory or files")] = "memory",
-    repeats: Repeats = None,
+    at_rest: Annotated[
+        str, Option("--at-rest", metavar="NAME", help="weights at rest: fp32 or bf16")
+    ] = "fp32",
+    rounds: Annotated[int, Option("--rounds", min=1, help="rounds; the median of their times counts")] = 2,
+    data: Annotated[
+        Path | None, Option("--data", metavar="FILE", help="images, an .npz with x and y; default: digits")
+    ] = None,
+    folder: Annotated[
+        Path | None, Option("--folder", metavar="DIR", help="where files and checkpoints lie meanwhile")
+    ] = None,
+    checkpoint: Annotated[bool, Option(help="write one, and time that")] = True,
     quick: Quick = False,
     json: Json = None,
 ) -> None:
@@ -199,10 +235,17 @@ def scale(
     from sparsefl.bench import scale as work
 
     def run() -> int:
+        given = {
+            "network": names("--network", [network], (), work.NETWORKS)[0],
+            "store": names("--store", [store], (), work.STORES)[0],
+            "at_rest": names("--at-rest", [at_rest], (), work.AT_REST)[0],
+            "rounds": rounds,
+            "data": str(data.absolute()) if data else None,
+            "folder": str(folder.absolute()) if folder else None,
+            "checkpoint": checkpoint,
+        }
         counted = counts("--clients", clients, work.QUICK if quick else work.CLIENTS)
-        network_ = names("--network", [network], (), work.NETWORKS)[0]
-        store_ = names("--store", [store], (), work.STORES)[0]
-        return work.command(counted, network_, store_, repeats, json)
+        return work.command([work.Case(clients=count, **given) for count in counted], json)
 
     _run(run)
 

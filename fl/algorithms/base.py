@@ -48,6 +48,7 @@ from fl.world.schedule import Schedule, plan
 from fl.world.topology import Neighbours, Topology, from_links
 
 Bytes = NDArray[np.int64]
+_FEW = 64  # clients that are kept as objects while a population is made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +77,13 @@ class Env:
     def alike(self, value: C) -> Clients[C]:
         """The first population, where all are alike."""
         return self.clients([value] * self.num_clients)
+
+    def made(self, work: Work[Task, C], tasks: Mapping[int, Task]) -> Clients[C]:
+        """The first population: what `work` makes of everybody's task. A few at a time are kept."""
+        numbers = [*tasks]
+        parts = (numbers[i : i + _FEW] for i in range(0, len(numbers), _FEW))
+        done = (self.map(work, {k: tasks[k] for k in part}).values for part in parts)
+        return self.clients(value for some in done for value in some.values())
 
     def rng(self, purpose: str, t: int = 0, k: int = 0) -> np.random.Generator:
         return rng.stream(self.seed, purpose, t, k)
@@ -197,20 +205,12 @@ def message_sizes(messages: Iterable[Sent]) -> Bytes:
 
 def peer_sizes(clients: Population[Peer]) -> Bytes:
     """`message_sizes` of what every client sent last."""
-    sent = column(clients, "sent.nbytes")
-    layout = clients_layout(clients)
-    stored = counts(clients, "sent.model").sum(1)
-    other = layout.num_floats
+    layout = clients.store.layout if isinstance(clients, Stored) else clients[0].sent.model.layout
     sizes = np.empty((len(clients), 3), np.int64)
-    sizes[:, 0] = sent
-    sizes[:, 1] = 4 * (stored + other)
-    sizes[:, 2] = 4 * (layout.segments.numel + other)
+    sizes[:, 0] = column(clients, "sent.nbytes")
+    sizes[:, 1] = 4 * (counts(clients, "sent.model").sum(1) + layout.num_floats)
+    sizes[:, 2] = 4 * (layout.segments.numel + layout.num_floats)
     return sizes
-
-
-def clients_layout(clients: Population[Peer]) -> se.Layout:
-    """That of everybody's model."""
-    return clients.store.layout if isinstance(clients, Stored) else clients[0].model.layout
 
 
 def inputs(

@@ -155,10 +155,10 @@ KEYS, FIGURES, LEVELS = da_dpfl_shown.KEYS, da_dpfl_shown.FIGURES, da_dpfl_shown
 
 
 def init(env: Env) -> State:
-    owners = range(1 if env.config.shared_initial_mask else env.num_clients)
     make = partial(first_client, cfg=env.config, messages=env.messages)
-    made = env.map(make, {k: env.initial for k in owners}).values
-    return State(env.alike(made[0]) if len(made) == 1 else env.clients(made.values()))
+    if env.config.shared_initial_mask:
+        return State(env.alike(env.map(make, {0: env.initial}).values[0]))
+    return State(env.made(make, dict.fromkeys(range(env.num_clients), env.initial)))
 
 
 def run_round(state: State, t: int, env: Env) -> Round:

@@ -53,6 +53,11 @@ class Config(Section):
         return found
 
     def fits(self, run: config.Config) -> None:
+        if run.run.eval_every > 1:
+            raise ValueError(
+                "run.eval_every: expected 1 with an algorithm with a server, which keeps what is tested, "
+                f"got {run.run.eval_every}; run.eval_clients tests fewer"
+            )
         if self.clients_per_round is not None and self.clients_per_round > run.num_clients:
             raise ValueError(
                 f"clients_per_round: expected at most num_clients = {run.num_clients}, "

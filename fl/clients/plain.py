@@ -4,6 +4,7 @@
     se.Model, se.Bitmap    {"state": name}, {"bitmap": name}: tensors under name/bitmap, name/values, ...
     tuple                  {"items": [...]}
     Clients                {"clients": [...], "versions": [...]}: a value and a version per client
+    Stored                 {"stored": name, "tables": ...}: see tables.py; tensors under name/version, ...
     number, string, None   itself
 
 An object that appears twice is stored once, and comes back as one. Nothing else is accepted, and nothing of
@@ -23,9 +24,11 @@ import sparse_engine as se
 from fl.clients.base import Clients
 from fl.clients.memory import InMemory
 from fl.clients.stored import Stored
+from fl.clients.tables import Tables, sizes
 from fl.errors import StoreError
 
 Plain = Any  # what JSON holds
+Placed = Callable[[Stored[Any]], Tables]
 Into = Callable[[Iterable[Any], Iterable[int]], Clients[Any]]  # values and versions -> a population
 _INTEGERS = 1 << 63  # integers are below, in size
 
@@ -38,11 +41,22 @@ class Wanted(NamedTuple):
     most: int
 
 
-def take_apart(value: Any) -> tuple[Plain, dict[str, Tensor]]:
-    """The plain form of `value`, and its tensors by name. Nothing is copied."""
-    tensors: dict[str, Tensor] = {}
-    names: dict[int, tuple[Any, str]] = {}  # with the object, so that its id stays its own
-    return _plain(value, tensors, names), tensors
+def take_apart(value: Any, tables: Placed | None = None) -> tuple[Plain, dict[str, Tensor]]:
+    """The plain form of `value`, and its tensors by name. Nothing is copied. `tables`: of a population in a
+    store, whose records are kept elsewhere; None: that is taken apart as any other."""
+    taker = _Taker(tables)
+    return taker.plain(value), taker.tensors
+
+
+def populations(value: Any) -> list[Stored[Any]]:
+    """All populations of a store in a value."""
+    if isinstance(value, Stored):
+        return [value]
+    if isinstance(value, tuple) and type(value) is tuple:
+        return [one for item in value for one in populations(item)]
+    if is_dataclass(value) and not isinstance(value, type | se.Model | se.Bitmap):
+        return [one for f in fields(value) for one in populations(getattr(value, f.name))]
+    return []
 
 
 def put_together(
@@ -51,11 +65,12 @@ def put_together(
     types: Mapping[str, type],
     layout: se.Layout,
     into: Into = InMemory,
+    stored: Mapping[str, Stored[Any]] | None = None,
 ) -> Any:
     """The value again. `types`: dataclasses by name; `layout`: of every model and mask; `into`: where
-    populations are kept."""
+    populations are kept; `stored`: those of a store, by name."""
     try:
-        return _Reader(tensors, types, layout, into).value(plain)
+        return _Reader(tensors, types, layout, into, stored or {}).value(plain)
     except RecursionError:
         raise StoreError("expected a state of few levels, got values nested too deeply") from None
 
@@ -71,7 +86,24 @@ def wanted(plain: Plain, layout: se.Layout) -> dict[str, Wanted]:
         "integers": Wanted(torch.int64, integers, integers),
     }
     parts = {"state": model, "bitmap": {"words": words}}
-    return {f"{name}/{part}": what for kind, name in _named(plain) for part, what in parts[kind].items()}
+    found = {f"{name}/{part}": what for kind, name in _named(plain) for part, what in parts[kind].items()}
+    for name, told in in_tables(plain).items():
+        found |= {f"{name}/{part}": Wanted(torch.int64, n, n) for part, n in sizes(told).items()}
+    return found
+
+
+def in_tables(plain: Plain) -> dict[str, Plain]:
+    """What a plain form says of the populations that are kept as tables, by name."""
+    found, left = {}, [plain]
+    while left:
+        match left.pop():
+            case {"stored": str(name), "tables": told}:
+                found[name] = told
+            case {"items": list(items)}:
+                left += items
+            case {"fields": dict(parts)}:
+                left += parts.values()
+    return found
 
 
 def check(value: Any, hint: Any, num_clients: int, where: str = "state") -> None:
@@ -146,37 +178,63 @@ def _named(plain: Plain) -> Iterator[tuple[str, str]]:
                 left += parts.values()
 
 
-def _plain(value: Any, tensors: dict[str, Tensor], names: dict[int, tuple[Any, str]]) -> Plain:
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, se.Model | se.Bitmap):
-        kind = "state" if isinstance(value, se.Model) else "bitmap"
-        if id(value) not in names:
-            name = str(len(names))
-            names[id(value)] = value, name
-            parts = value.tensors() if isinstance(value, se.Model) else {"words": value.words}
-            tensors.update({f"{name}/{part}": tensor for part, tensor in parts.items()})
-        return {kind: names[id(value)][1]}
-    if isinstance(value, tuple) and type(value) is tuple:
-        return {"items": [_plain(item, tensors, names) for item in value]}
-    if isinstance(value, Stored):
-        once = {slot: _plain(value.store.read(slot), tensors, names) for slot in value.distinct()}
-        return {"clients": [once[slot] for slot in value.slots.tolist()], "versions": value.versions.tolist()}
-    if isinstance(value, Clients):
-        versions = [value.ref(k).version for k in range(len(value))]
-        return {"clients": [_plain(item, tensors, names) for item in value], "versions": versions}
-    if is_dataclass(value) and not isinstance(value, type):
-        parts = {f.name: _plain(getattr(value, f.name), tensors, names) for f in fields(value)}
-        return {"type": type(value).__name__, "fields": parts}
-    known = "models, masks, numbers, strings, clients, tuples or dataclasses"
-    raise TypeError(f"expected {known}, got {type(value).__name__}")
+class _Taker:
+    """Gives names to what it meets. An object that appears twice has one."""
+
+    def __init__(self, tables: Placed | None) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self._tables = tables
+        self._names: dict[int, tuple[Any, str]] = {}  # with the object, so that its id stays its own
+
+    def plain(self, value: Any) -> Plain:
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if isinstance(value, se.Model):
+            return {"state": self._name(value, value.tensors())}
+        if isinstance(value, se.Bitmap):
+            return {"bitmap": self._name(value, {"words": value.words})}
+        if isinstance(value, tuple) and type(value) is tuple:
+            return {"items": [self.plain(item) for item in value]}
+        if isinstance(value, Stored) and self._tables is not None:
+            tables = self._tables(value)
+            return {"stored": self._name(value, tables.tensors), "tables": tables.plain}
+        if isinstance(value, Clients):
+            versions = [value.ref(k).version for k in range(len(value))]
+            return {"clients": [self.plain(item) for item in _each(value)], "versions": versions}
+        if is_dataclass(value) and not isinstance(value, type):
+            parts = {f.name: self.plain(getattr(value, f.name)) for f in fields(value)}
+            return {"type": type(value).__name__, "fields": parts}
+        known = "models, masks, numbers, strings, clients, tuples or dataclasses"
+        raise TypeError(f"expected {known}, got {type(value).__name__}")
+
+    def _name(self, value: Any, parts: Mapping[str, Tensor]) -> str:
+        if id(value) not in self._names:
+            name = str(len(self._names))
+            self._names[id(value)] = value, name
+            self.tensors.update({f"{name}/{part}": tensor for part, tensor in parts.items()})
+        return self._names[id(value)][1]
+
+
+def _each(clients: Clients[Any]) -> Iterator[Any]:
+    """Everybody's value; one that several share is one object."""
+    if not isinstance(clients, Stored):
+        yield from clients
+        return
+    once = {slot: clients.store.read(slot) for slot in clients.distinct()}
+    yield from (once[slot] for slot in clients.slots.tolist())
 
 
 class _Reader:
     def __init__(
-        self, tensors: Mapping[str, Tensor], types: Mapping[str, type], layout: se.Layout, into: Into
+        self,
+        tensors: Mapping[str, Tensor],
+        types: Mapping[str, type],
+        layout: se.Layout,
+        into: Into,
+        stored: Mapping[str, Stored[Any]],
     ) -> None:
         self.tensors, self.types, self.layout, self.into = tensors, types, layout, into
+        self.stored = stored
         self.made: dict[tuple[str, str], Any] = {}
 
     def value(self, plain: Plain) -> Any:
@@ -193,6 +251,8 @@ class _Reader:
                 return tuple(self.value(item) for item in items)
             case {"clients": list(items), "versions": list(versions)} if len(items) == len(versions):
                 return self.into(map(self.value, items), map(self._version, versions))
+            case {"stored": str(name)} if name in self.stored:
+                return self.stored[name]
             case {"type": str(name), "fields": dict(parts)} if name in self.types:
                 return self._dataclass(self.types[name], parts)
         raise StoreError(f"expected a stored value of the types {list(self.types)}, got {str(plain)[:200]}")

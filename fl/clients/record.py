@@ -26,6 +26,13 @@ _KNOWN = "models, masks, numbers, strings, tuples or dataclasses"
 _MOST = 1 << 12  # counts of masks that are kept ready
 
 
+def fields_of(kind: type) -> tuple[str, ...]:
+    """The names of a dataclass's fields."""
+    if kind not in _FIELDS:
+        _FIELDS[kind] = tuple(field.name for field in fields(kind))
+    return _FIELDS[kind]
+
+
 @dataclass(frozen=True)
 class Form:
     """tree     nested: (kind, ...) of every part, see `_Taker`
@@ -90,7 +97,7 @@ class _Taker:
         if kind is tuple:
             return ("items", tuple([self.tree(item) for item in value]))
         if is_dataclass(value) and not isinstance(value, type):
-            _FIELDS[kind] = tuple(field.name for field in fields(value))
+            fields_of(kind)
             return self.tree(value)
         raise TypeError(f"expected {_KNOWN}, got {kind.__name__}")
 
@@ -212,6 +219,27 @@ class _Made:
         return self._models[i]
 
 
+def words_of(form: Form, counts: NDArray[Any], layout: se.Layout, half: bool) -> NDArray[np.int64]:
+    """How many words each record of a form has; `counts`: [records, weights], mask by mask."""
+    width, wide = len(layout.segments), 2 if half else 4
+    total = form.masks * layout.segments.num_words
+    total += len(form.models) * (layout.num_integers + aligned(4 * layout.num_floats) // 8)
+    words = np.full(len(counts), total, np.int64)
+    for mask in form.models:
+        stored = counts[:, mask * width : (mask + 1) * width].sum(1, dtype=np.int64)
+        words += (wide * stored + 7) // 8
+    return words
+
+
+def check_masks(words: NDArray[np.int64], form: Form, counts: NDArray[Any], layout: se.Layout) -> None:
+    """ValueError: the masks of a record are not as its counts say."""
+    size, width = layout.segments.num_words, len(layout.segments)
+    for i in range(form.masks):
+        mask = layout.bitmap(torch.from_numpy(words[i * size : (i + 1) * size]))
+        if [*mask.stored] != counts[i * width : (i + 1) * width].tolist():
+            raise ValueError(f"expected masks that store {counts.tolist()} entries, got {mask.stored}")
+
+
 def part(form: Form, path: Sequence[str]) -> Any:
     """What the tree of a form has at a path of fields; None where there is nothing."""
     tree = form.tree
@@ -219,7 +247,7 @@ def part(form: Form, path: Sequence[str]) -> Any:
         if tree is None:
             return None
         _, kind, parts = tree
-        tree = parts[_FIELDS[kind].index(name)]
+        tree = parts[fields_of(kind).index(name)]
     return tree
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 import sparse_engine as se
 from fl.clients.arena import CHUNK, Arena, Place
 from fl.clients.base import C
-from fl.clients.record import Form, Reader, part, take
+from fl.clients.record import Form, Reader, Record, part, take, words_of
 from fl.clients.stored import Slots, Stored
 
 _COLUMNS = {"f": np.float64, "i": np.int64, "b": np.bool_}
@@ -38,10 +38,12 @@ class Store:
         self._numbered: dict[Form, int] = {}
         self._places = np.zeros((_FEW, 2), np.int32)  # chunk and row
         self._form, self._holders = np.zeros(_FEW, np.int32), np.zeros(_FEW, np.int32)
+        self._serial, self._next = np.zeros(_FEW, np.int64), 0
         self._numbers = np.zeros((_FEW, 0), np.int64)
         self._counts = np.zeros((_FEW, 0), np.uint32)  # stored entries of every weight, mask by mask
         self._free: list[int] = [*range(_FEW)][::-1]
         self._dying: deque[Slots] = deque()  # of populations that are gone
+        self.saved: Any = None  # what the last checkpoint has of it (fl/run/records.py)
 
     def __call__(self, values: Iterable[C], versions: Iterable[int] | None = None) -> Stored[C]:
         """The population of these values; `versions`: default 0 each. An object that comes several times in a
@@ -72,12 +74,15 @@ class Store:
     @property
     def overhead(self) -> int:
         """Bytes of the table."""
-        table = (self._places, self._form, self._holders, self._numbers, self._counts)
+        table = (self._places, self._form, self._holders, self._serial, self._numbers, self._counts)
         return sum(column.nbytes for column in table) + 8 * len(self._free)
 
     def add(self, value: Any) -> int:
         """The slot of a new record, which nobody has yet."""
-        record = take(value, self.half)
+        return self.keep(take(value, self.half))
+
+    def keep(self, record: Record) -> int:
+        """The same of a record."""
         place = self._arena.put(record.parts, record.length)
         if not self._free:
             self._grow()
@@ -87,8 +92,10 @@ class Store:
             self._forms.append(record.form)
         self._numbers = _wide(self._numbers, len(record.numbers))
         self._counts = _wide(self._counts, len(record.counts))
-        self._places[slot] = place
+        self._places[slot], self._serial[slot] = place, self._next
+        self._next += 1
         self._form[slot] = self._numbered[record.form]
+        self._numbers[slot], self._counts[slot] = 0, 0
         self._numbers[slot, : len(record.numbers)] = record.numbers
         self._counts[slot, : len(record.counts)] = record.counts
         return slot
@@ -98,7 +105,34 @@ class Store:
         form, place = self._forms[self._form[slot]], Place(*self._places[slot].tolist())
         return self._reader.value(form, self._numbers[slot], self._counts[slot], place, path)
 
-    def forms(self, slots: Slots) -> NDArray[np.int32]:
+    def words(self, slot: int) -> NDArray[np.int64]:
+        """The bytes of its record, where they lie."""
+        form, counts = self._forms[self._form[slot]], self._counts[slot : slot + 1]
+        count = int(words_of(form, counts, self.layout, self.half)[0])
+        return self._arena.look(Place(*self._places[slot].tolist()))[:count]
+
+    def form(self, number: int) -> Form:
+        """The Form of that number."""
+        return self._forms[number]
+
+    def told(self, slots: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Numbers and counts of these."""
+        return self._numbers[slots], self._counts[slots].astype(np.int64)
+
+    def serials(self, slots: NDArray[Any]) -> NDArray[np.int64]:
+        """A number for each one's record that no other ever has."""
+        return self._serial[slots]
+
+    def lengths(self, slots: NDArray[Any]) -> NDArray[np.int64]:
+        """Words of each one's record."""
+        found = np.empty(len(slots), np.int64)
+        forms = self._form[slots]
+        for one in np.unique(forms).tolist():
+            where = forms == one
+            found[where] = words_of(self._forms[one], self._counts[slots[where]], self.layout, self.half)
+        return found
+
+    def forms(self, slots: NDArray[Any]) -> NDArray[np.int32]:
         """The number of each one's Form."""
         return self._form[slots]
 
@@ -178,6 +212,7 @@ class Store:
 
         self._places, self._form, self._holders = map(larger, (self._places, self._form, self._holders))
         self._numbers, self._counts = larger(self._numbers), larger(self._counts)
+        self._serial = larger(self._serial)
         self._free.extend(range(new - 1, old - 1, -1))
 
 

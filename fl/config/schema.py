@@ -249,6 +249,8 @@ class Run(Section):
     """seconds between checkpoints, at least: they are written after rounds; default: see checkpoint_every"""
     eval_clients: Count | None = None
     """clients whose models are tested, a sample that the seed draws; default: all. Means are over them"""
+    eval_every: Count = 1
+    """rounds from one that tests models to the next; the last round does. Others have no accuracy"""
     record_clients: bool = True
     """write clients.jsonl: one line per client and round"""
     patience: Count | None = None

@@ -5,7 +5,7 @@ the end is followed by the beginning. So clients share no sample while there are
 equally often, up to one.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +46,13 @@ class Partition:
     @property
     def num_clients(self) -> int:
         return len(self.train_counts)
+
+    def tested_by(self, keep: NDArray[np.bool_]) -> "Partition":
+        """This one, with test samples of the clients in `keep` alone."""
+        sizes = np.diff(self.test.indptr)
+        indptr = np.concatenate([[0], np.cumsum(np.where(keep, sizes, 0))]).astype(self.test.indptr.dtype)
+        test = Samples(indptr, self.test.indices[np.repeat(keep, sizes)])
+        return replace(self, test=test, test_counts=np.where(keep[:, None], self.test_counts, 0))
 
 
 def with_test(data: Dataset, train: Samples, counts: Counts, wanted: int | None, seed: int) -> Partition:

@@ -2,8 +2,9 @@
 
     checkpoint/round-00012/
         tensors-00000.safetensors ...    models and masks, about SHARD bytes per file (fl/run/shards.py)
+        records-00012-00000.safetensors  records of clients (fl/run/records.py)
         state.json                       {"sha256": of the body, "body": {
-                                             "format": 3, "round": 12, "config": TOML,
+                                             "format": 4, "round": 12, "config": TOML,
                                              "marks": {file that grows: {"bytes", "sha256"}} of its beginning,
                                              "history": where it ran (fl/run/history.py),
                                              "state": plain values (fl/clients/plain.py),
@@ -21,21 +22,24 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
 from fl.clients import plain as store
+from fl.clients.store import Store
+from fl.clients.stored import Stored
+from fl.clients.tables import Tables
 from fl.errors import CheckpointError, RunDirError, StoreError
-from fl.run import files, history, names, shards
+from fl.run import files, history, names, records, shards
 from fl.run.files import shown, sync_directory
 from fl.run.growing import Mark
 from fl.run.history import History
 from fl.run.leftovers import remove_folder
 
-FORMAT = 3
+FORMAT = 4
 SHARD = 1 << 28
 _KEYS = ("format", "round", "config", "marks", "history", "state", "files")
 _HEX = frozenset("0123456789abcdef")
@@ -58,7 +62,6 @@ def save_checkpoint(
 ) -> int:
     """Write the state after round t, and return how many bytes that took. All others but the one before it
     are removed."""
-    plain, tensors = store.take_apart(state)
     target, draft = folder / names.round_folder(t), folder / names.draft_folder(t)
     try:
         if not files.is_folder(folder):
@@ -66,7 +69,11 @@ def save_checkpoint(
             sync_directory(folder.parent)
         remove_folder(draft)
         os.mkdir(draft)
+        kept = records.save(store.populations(state), folder, draft, t)
+        plain, tensors = store.take_apart(state, kept.tables)
         written = {name: shards.write(draft / name, part) for name, part in _shards(tensors)}
+        size = kept.written + sum(one["bytes"] for one in written.values())
+        written |= {name: mark._asdict() for name, mark in kept.files.items()}
         body = {
             "format": FORMAT,
             "round": t,
@@ -84,12 +91,13 @@ def save_checkpoint(
     except (OSError, MemoryError) as error:
         with contextlib.suppress(OSError):
             remove_folder(draft)
-        raise CheckpointError(_unwritten(folder, t, tensors, error)) from error
+        raise CheckpointError(_unwritten(folder, t, state, error)) from error
+    records.remember(store.populations(state), kept)
     try:
         prune(folder, t)
     except OSError as error:
         raise CheckpointError(f"cannot remove old checkpoints in {folder}: {error.strerror}") from error
-    return sum(one["bytes"] for one in written.values())
+    return size
 
 
 def newest(folder: Path, use: Callable[[Head], Used]) -> tuple[Used, list[str]]:
@@ -108,11 +116,20 @@ def newest(folder: Path, use: Callable[[Head], Used]) -> tuple[Used, list[str]]:
     raise CheckpointError(f"expected a checkpoint in {folder}, got none: no round was finished")
 
 
+def records_of(folder: Path, head: Head, tables: Sequence[Tables], kept: Store) -> list[Stored[Any]]:
+    """The populations of these tables of a checkpoint, read into a store."""
+    below = f"{folder.name}/{names.round_folder(head.round)}"
+    listed = {name: mark for name, mark in head.files.items() if names.is_records(name)}
+    return records.load(folder.parent, below, listed, tables, kept, head.round)
+
+
 def tensors_of(folder: Path, head: Head, wanted: dict[str, store.Wanted]) -> dict[str, Tensor]:
     """The tensors of a checkpoint, which must be as `wanted` has them."""
     below = f"{folder.name}/{names.round_folder(head.round)}"
     tensors: dict[str, Tensor] = {}
     for name, mark in head.files.items():
+        if names.is_records(name):
+            continue
         left = {key: value for key, value in wanted.items() if key not in tensors}
         try:
             tensors |= shards.read(folder.parent, f"{below}/{name}", mark.bytes, mark.sha256, left)
@@ -166,7 +183,8 @@ def _head(folder: Path, t: int) -> Head:
     marks, listed = (_marks(body[key], key) for key in ("marks", "files"))
     if set(marks) != set(names.GROWING):
         raise CheckpointError(f"marks: expected those of {list(names.GROWING)}, got {shown(list(marks))}")
-    if list(listed) != [names.shard(i) for i in range(len(listed))]:
+    tensors = [name for name in listed if not names.is_records(name)]
+    if tensors != [names.shard(i) for i in range(len(tensors))]:
         raise CheckpointError(f"files: expected {names.shard(0)} and so on, got {str([*listed])[:120]}")
     return Head(t, body["config"], marks, parts, body["state"], listed)
 
@@ -225,17 +243,24 @@ def _write(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _unwritten(folder: Path, t: int, tensors: dict[str, Tensor], error: OSError | MemoryError) -> str:
+def _unwritten(folder: Path, t: int, state: Any, error: OSError | MemoryError) -> str:
     if isinstance(error, MemoryError):
         why = "out of memory"
     else:
         why = error.strerror or str(error)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            needed = sum(x.nbytes for x in tensors.values())
-            why += f" (about {needed / 1e6:,.1f} MB are needed, {_free(folder) / 1e6:,.1f} MB are free)"
+            why += (
+                f" (about {_needed(state) / 1e6:,.1f} MB are needed, {_free(folder) / 1e6:,.1f} MB are free)"
+            )
     whole = rounds(folder)
     kept = f"the checkpoint of round {whole[0]} is untouched" if whole else "there is no earlier one"
     return f"cannot write the checkpoint of round {t} to {folder}: {why}; {kept}"
+
+
+def _needed(state: Any) -> int:
+    """Bytes of all tensors and records."""
+    _, tensors = store.take_apart(state, records.nowhere)
+    return records.size(store.populations(state)) + sum(x.nbytes for x in tensors.values())
 
 
 def _free(folder: Path) -> int:

@@ -9,6 +9,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -151,6 +152,22 @@ def write_atomic(path: Path, data: bytes) -> None:
             temporary.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+def copy(source: Path, target: Path) -> None:
+    """A new file with the same bytes, on disk when this returns."""
+    with open(source, "rb") as old, open(target, "xb") as new:
+        shutil.copyfileobj(old, new, 1 << 24)
+        new.flush()
+        os.fsync(new.fileno())
+
+
+def is_file(path: Path) -> bool:
+    """Whether a regular file is there, and no link to one."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
 
 
 def sync_directory(path: Path) -> None:

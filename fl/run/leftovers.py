@@ -60,7 +60,7 @@ def _remove_checkpoints(folder: Path) -> None:
             below.unlink()
         elif entry.is_dir():
             for file in [*os.scandir(below)]:
-                if file.name == names.STATE or names.is_shard(file.name):
+                if file.name == names.STATE or names.is_shard(file.name) or names.is_records(file.name):
                     os.unlink(file.path)
             _remove_empty(below)
     _remove_empty(folder)

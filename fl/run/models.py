@@ -37,7 +37,7 @@ from fl.clients.base import Population
 from fl.config import Config
 from fl.data import Dataset
 from fl.errors import ConfigError, RunDirError
-from fl.run import checkpoint, recorded, restore, setup
+from fl.run import checkpoint, populations, recorded, restore, setup
 from fl.run.names import CHECKPOINT
 from fl.run.own import NOTHING, Own
 
@@ -89,7 +89,14 @@ def read(path: Path | str, own: Own = NOTHING) -> Trained:
 
     def restored(head: checkpoint.Head) -> tuple[int, Any]:
         restore.same_config(head, cfg)
-        return head.round, restore.state_of(folder, head, algorithm, cfg, setting.initial.layout)
+        return head.round, restore.state_of(
+            folder,
+            head,
+            algorithm,
+            cfg,
+            setting.initial.layout,
+            populations.Populations(cfg, setting).store(None),
+        )
 
     (t, state), problems = checkpoint.newest(folder, restored)
     return Trained(

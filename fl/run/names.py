@@ -36,6 +36,7 @@ TENSORBOARD = "tensorboard"
 
 STATE = "state.json"  # of a checkpoint, beside its shards
 _SHARD = re.compile(r"tensors-[0-9]{5}\.safetensors")
+_RECORDS = re.compile(r"records-[0-9]{5,9}-[0-9]{5}\.safetensors")
 _ROUND = re.compile(r"round-([0-9]{5,9})")
 _ABANDONED = re.compile(r"\.(removed-)?round-[0-9]{5,9}")
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*-seed-[0-9]+")
@@ -49,6 +50,15 @@ def shard(number: int) -> str:
 
 def is_shard(name: str) -> bool:
     return _SHARD.fullmatch(name) is not None
+
+
+def records(t: int, number: int) -> str:
+    """A file of clients' records that the checkpoint of round t wrote."""
+    return f"records-{t:05}-{number:05}.safetensors"
+
+
+def is_records(name: str) -> bool:
+    return _RECORDS.fullmatch(name) is not None
 
 
 def round_folder(t: int) -> str:

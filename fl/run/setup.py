@@ -1,6 +1,5 @@
 """What a run is made of, from its configuration: data, partition, network, first weights, topology."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import sparse_engine as se
 from fl import config, rng
 from fl.config import Config
 from fl.data import Dataset, Partition, adjusted, as_dataset, load, partition
-from fl.data.samples import Samples
 from fl.run import own
 from fl.run.own import NOTHING, Own
 from fl.train import coverage, network
@@ -48,6 +46,8 @@ def prepare(cfg: Config, given: Own = NOTHING, places: Places = ONLY_CPU) -> Set
         network=net,
         initial=initial,
         cost=cost,
+        eval_every=cfg.run.eval_every,
+        num_rounds=cfg.num_rounds,
         places=places,
     )
     if places != ONLY_CPU:
@@ -84,14 +84,9 @@ def tested(parts: Partition, cfg: Config) -> Partition:
     count = cfg.run.eval_clients
     if count is None or count >= cfg.num_clients:
         return parts
-    chosen = rng.stream(cfg.seed, "tested clients").choice(cfg.num_clients, count, replace=False)
     keep = np.zeros(cfg.num_clients, bool)
-    keep[chosen] = True
-    sizes = np.diff(parts.test.indptr)
-    indptr = np.concatenate([[0], np.cumsum(np.where(keep, sizes, 0))]).astype(parts.test.indptr.dtype)
-    indices = parts.test.indices[np.repeat(keep, sizes)]
-    counts = np.where(keep[:, None], parts.test_counts, 0)
-    return replace(parts, test=Samples(indptr, indices), test_counts=counts)
+    keep[rng.stream(cfg.seed, "tested clients").choice(cfg.num_clients, count, replace=False)] = True
+    return parts.tested_by(keep)
 
 
 def _shares(data: Dataset, cfg: Config) -> Partition:

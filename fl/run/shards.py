@@ -11,12 +11,14 @@ masks are made of. The SHA-256 of the file is computed on the way.
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fl.clients.plain import Wanted
@@ -38,6 +40,20 @@ def write(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     seen, size = hashlib.sha256(), 0
     with open(path, "xb") as file:
         for data in chain([_head(entries)], (_bytes(tensor) for _, tensor in entries)):
+            file.write(data)
+            seen.update(data)
+            size += len(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return {"bytes": size, "sha256": seen.hexdigest()}
+
+
+def write_joined(path: Path, name: str, parts: Iterable[NDArray[np.int64]], count: int) -> dict[str, Any]:
+    """A new file with one tensor of `count` words, which are those of all parts: as `write` returns."""
+    seen, size = hashlib.sha256(), 0
+    told = {name: {"dtype": "I64", "shape": [count], "data_offsets": [0, 8 * count]}}
+    with open(path, "xb") as file:
+        for data in chain([_headed(told)], (_words(part) for part in parts)):
             file.write(data)
             seen.update(data)
             size += len(data)
@@ -71,6 +87,15 @@ def _head(entries: list[tuple[str, Tensor]]) -> Any:
             "data_offsets": [at, at + tensor.nbytes],
         }
         at += tensor.nbytes
+    return _headed(told)
+
+
+def _words(part: NDArray[np.int64]) -> Any:
+    data: Any = part.astype("<i8", copy=False)
+    return memoryview(data).cast("B") if len(part) else memoryview(b"")
+
+
+def _headed(told: Mapping[str, Any]) -> Any:
     text = json.dumps(told, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text

@@ -48,7 +48,7 @@ class GroupWorker:
         self._session.resident(self._data.test)
 
     def turn(self, k: int, t: int, start: se.Model) -> Turn:
-        return ProgramTurn(self._one, self._data, self.setting, k, t, start, self._stop)
+        return ProgramTurn(self._one, self._data, self.setting.at(t), k, t, start, self._stop)
 
     def visits(self, t: int, starts: Mapping[int, Start], visit: Visit) -> dict[int, Visited]:
         numbers, done = list(starts), dict[int, Visited]()
@@ -73,7 +73,7 @@ class _Group:
 
     def __init__(self, worker: GroupWorker, session: GroupSession, data: Parts, t: int, visit: Visit) -> None:
         self._worker, self._session, self._data = worker, session, data
-        self._setting, self._t, self._visit = worker.setting, t, visit
+        self._setting, self._t, self._visit = worker.setting.at(t), t, visit
 
     def run(self, starts: Mapping[int, Start], stop: Stop) -> dict[int, Visited]:
         began, visit = perf_counter(), self._visit

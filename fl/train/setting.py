@@ -1,6 +1,6 @@
 """The setting of a run: configuration, data, network and w0, as workers need them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -27,7 +27,18 @@ class Setting:
     network: nn.Module  # a dense one with w0: workers copy it
     initial: se.Model  # w0, everything stored
     cost: Cost
+    eval_every: int = 1  # rounds from one that tests to the next; the last one does
+    num_rounds: int = 1
     places: Places = ONLY_CPU  # where workers compute
+
+    def at(self, t: int) -> "Setting":
+        """The setting in round t: nobody has test samples in a round that does not test."""
+        tests = (t + 1) % self.eval_every == 0 or t + 1 == self.num_rounds
+        return self if tests else self._untested
+
+    @cached_property
+    def _untested(self) -> "Setting":
+        return replace(self, partition=self.partition.tested_by(np.zeros(self.partition.num_clients, bool)))
 
     @property
     def costs(self) -> Costs:

@@ -51,7 +51,7 @@ class Worker:
         graph = setting.path.graph
         if graph is not None:
             self._session, self._data = Session(graph, setting.training.precision), Parts.of(setting.data)
-            self._native = NativeVisits(self._session, self._data, setting, self._stop)
+            self._native: dict[bool, NativeVisits] = {}  # with tests, without
         else:
             self._engine = _engine(setting)
 
@@ -67,13 +67,20 @@ class Worker:
 
     def turn(self, k: int, t: int, start: se.Model) -> Turn:
         if self._engine is None:
-            return ProgramTurn(self._session, self._data, self.setting, k, t, start, self._stop)
-        return EngineTurn(self._engine, self.setting, k, t, start, self._stop.is_set)
+            return ProgramTurn(self._session, self._data, self.setting.at(t), k, t, start, self._stop)
+        return EngineTurn(self._engine, self.setting.at(t), k, t, start, self._stop.is_set)
 
     def visits(self, t: int, starts: Mapping[int, Start], visit: Visit) -> dict[int, Visited]:
         if self._engine is None and native_visit.possible(visit):
-            return self._native.run(t, starts, visit)
+            return self._native_visits(t).run(t, starts, visit)
         return {k: by_steps(self, k, t, start, visit) for k, start in starts.items()}
+
+    def _native_visits(self, t: int) -> NativeVisits:
+        setting = self.setting.at(t)
+        tests = setting is self.setting
+        if tests not in self._native:
+            self._native[tests] = NativeVisits(self._session, self._data, setting, self._stop)
+        return self._native[tests]
 
     def num_samples(self, k: int) -> int:
         return len(self.setting.partition.train.of(k))

@@ -10,7 +10,7 @@ from sparsefl.bench import scale
 
 @pytest.mark.parametrize("store", scale.STORES)
 def test_a_row_is_measured(store):
-    row = scale.measure(12, "mlp", store, rounds=2)
+    row = scale.measure(scale.Case(12, "mlp", store))
     assert row["clients_per_s"] * row["ms_per_client"] == pytest.approx(1e3)
     assert row["peak_mb"] >= row["base_mb"] > 0 and row["checkpoint_s"] > 0
     weights = 784 * 32 + 32 * 10
@@ -31,7 +31,7 @@ def test_the_summary_compares_with_1000_clients():
 def test_each_number_of_clients_has_a_process_of_its_own(tmp_path):
     path = tmp_path / "scale.json"
     assert (
-        bench.main(["scale", "--clients", "11,13", "--network", "mlp", "--repeats", "1", "--json", str(path)])
+        bench.main(["scale", "--clients", "11,13", "--network", "mlp", "--rounds", "1", "--json", str(path)])
         == 0
     )
     assert list(json.loads(path.read_text())["summary"]) == ["11", "13"]

@@ -128,7 +128,7 @@ def test_none_is_an_error(tmp_path):
 def test_another_format_or_round_is_refused(tmp_path):
     folder = save(tmp_path, 4)
     folder.rename(tmp_path / "round-00005")
-    with pytest.raises(CheckpointError, match="expected format 3 of round 5, got format 3 of round 4"):
+    with pytest.raises(CheckpointError, match="expected format 4 of round 5, got format 4 of round 4"):
         load(tmp_path)
 
 

@@ -11,10 +11,9 @@ import torch
 
 import sparse_engine as se
 from fl import config
-from fl.algorithms.messages import Sent
-from fl.clients import plain as store
+from fl.clients.store import Store
 from fl.config import ConfigError
-from fl.run import checkpoint, keys, rundir, runs, setup
+from fl.run import checkpoint, keys, restore, rundir, runs, setup
 from fl.run.checkpoint import CheckpointError
 from fl.run.events import Listener
 from fl.run.rundir import CLIENTS, METRICS, RunDirError, read_jsonl
@@ -247,15 +246,21 @@ def test_a_finished_run_needs_no_checkpoints(tiny, tmp_path):
     assert runs.resume(tmp_path / "run", Options(1)) == summary
 
 
+FORM = ("fields", "clients", "tables", "forms", 0)
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        (["fields", "clients", "clients"], []),
-        (["fields", "clients", "clients", 0], {"items": []}),
-        (["fields", "clients", "clients", 0, "fields", "drift"], "far"),
-        (["fields", "clients", "clients", 0, "fields", "mask"], None),
-        (["fields", "clients", "clients", 0, "fields", "model"], {"bitmap": "0"}),
-        (["fields", "clients", "clients", 1, "fields", "sent", "fields", "nbytes"], 2**70),
+        (["fields", "clients"], {"clients": [], "versions": []}),
+        (["fields", "clients", "tables", "population", "clients"], 3),
+        (["fields", "clients", "tables", "population", "records"], 2**70),
+        ([*FORM, "tree"], {"items": []}),
+        ([*FORM, "tree", "parts", 4], {"text": "far"}),
+        ([*FORM, "tree", "parts", 1], None),
+        ([*FORM, "tree", "parts", 0], {"mask": 0}),
+        ([*FORM, "tree", "parts", 3, "parts", 1], {"number": 99}),
+        ([*FORM, "models"], [7]),
         (["fields", "t_star"], True),
         (["type"], "Client"),
     ],
@@ -394,10 +399,8 @@ def test_restored_weights_are_the_weights(whole):
     cfg = config.load(path / "config.toml")
     from fl.algorithms import da_dpfl
 
-    types = {"State": da_dpfl.State, "Client": da_dpfl.Client, "Sent": Sent}
     layout = setup.prepare(cfg).initial.layout
-    tensors = checkpoint.tensors_of(path / "checkpoint", head, store.wanted(head.state, layout))
-    state = store.put_together(head.state, tensors, types, layout)
+    state = restore.state_of(path / "checkpoint", head, da_dpfl, cfg, layout, Store(layout))
     assert len(state.clients) == 4 and state.t_star == 1
     for client, line in zip(state.clients, read_jsonl(path / CLIENTS)[-4:], strict=True):
         assert client.model.density == line["density"] and client.drift == line["drift"]

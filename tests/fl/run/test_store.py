@@ -1,40 +1,46 @@
 """Where clients are kept changes no byte of a run, nor does dropping models as a round goes on."""
 
+import json
+
 import pytest
+from messages import same
 
 from fl import algorithms
 from fl.algorithms import da_dpfl
 from fl.clients.memory import InMemory
-from fl.run import populations, runs
+from fl.errors import ConfigError
+from fl.run import models, populations, runs
+from fl.run.keys import TIMING
 from fl.run.simulation import Simulation
 
 
-@pytest.fixture
-def as_before(monkeypatch):
-    """A function: from now on clients are a tuple of objects in memory."""
+class Objects:
+    """Clients are a tuple of objects in memory."""
 
-    def set_up():
-        monkeypatch.setattr(populations.Populations, "store", lambda run, folder: Objects())
+    nbytes = 0
 
-    class Objects:
-        nbytes = 0
-
-        def __call__(self, *given):
-            return InMemory(*given)
-
-    return set_up
+    def __call__(self, *given):
+        return InMemory(*given)
 
 
 @pytest.mark.parametrize("name", algorithms.shipped())
-def test_every_algorithm_gives_the_same_bytes(name, tiny, tmp_path, same_results, as_before, monkeypatch):
+def test_every_algorithm_gives_the_same_bytes(name, tiny, tmp_path, same_results, monkeypatch):
     changes = [f"algorithm={name}", "num_rounds=3"]
     runs.start(tiny(*changes), tmp_path / "memory")
     monkeypatch.setattr(populations, "LARGE", 0)
     runs.start(tiny(*changes, "run.store=files"), tmp_path / "files and spent")
-    as_before()
-    runs.start(tiny(*changes), tmp_path / "objects")
-    for other in ("files and spent", "objects"):
-        same_results(tmp_path / "memory", tmp_path / other)
+    with monkeypatch.context() as patch:
+        patch.setattr(populations.Populations, "store", lambda run, folder: Objects())
+        runs.start(tiny(*changes), tmp_path / "objects")
+    same_results(tmp_path / "memory", tmp_path / "files and spent")
+    ours, theirs = (models.read(tmp_path / name).clients for name in ("memory", "objects"))
+    assert all(same(a, b) for a, b in zip(ours, theirs, strict=True))
+    lines = [(tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in ("memory", "objects")]
+    assert timeless(lines[0]) == timeless(lines[1])
+
+
+def timeless(lines):
+    return [{k: v for k, v in json.loads(line).items() if k not in TIMING} for line in lines]
 
 
 @pytest.mark.parametrize("fails_in", [0, 2])
@@ -66,3 +72,21 @@ def test_a_sample_of_clients_is_tested(tiny):
     assert [[line[key] for key in same] for line in ours.metrics] == [
         [line[key] for key in same] for line in theirs.metrics
     ]
+
+
+@pytest.mark.parametrize("path", ["program", "layers"])
+def test_some_rounds_test_and_all_train_alike(tiny, path):
+    """Test sets are smaller than batches: then the sums are rounded alike, too."""
+    change = f"training.path={path}"
+    ours = Simulation(tiny(change)).run().metrics
+    theirs = Simulation(tiny(change, "run.eval_every=2")).run().metrics
+    assert [line["accuracy_mean"] is not None for line in theirs] == [False, True, False, True, True]
+    for a, b in zip(ours, theirs, strict=True):
+        assert all(a[key] == b[key] for key in ("loss", "density_mean", "bytes_total", "votes", "flop_round"))
+        assert b["accuracy_mean"] in (None, a["accuracy_mean"])
+
+
+@pytest.mark.parametrize("name", ["fedavg", "feddst", "ditto"])
+def test_servers_keep_accuracies_and_test_in_every_round(tiny, name):
+    with pytest.raises(ConfigError, match=r"run.eval_every: expected 1 with an algorithm with a server"):
+        tiny(f"algorithm={name}", "run.eval_every=2")
