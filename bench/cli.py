@@ -117,6 +117,32 @@ def layers(
 
 
 @app.command(cls=Command)
+def isa(
+    group: Annotated[
+        Values, Option(metavar="NAME,...", help="kernels of conv, linear, around, models; default: all")
+    ] = None,
+    density: Annotated[Values, options.density("0.5,0.2,0.05")] = None,
+    repeats: Repeats = None,
+    quick: Quick = False,
+    json: Json = None,
+) -> None:
+    """Every kernel on each instruction set of this machine, in turns: where wider vectors lose."""
+    from sparsefl.bench import isa as work
+    from sparsefl.bench import running
+
+    def run() -> int:
+        groups = names("--group", group, work.GROUPS, work.GROUPS)
+        densities = shares("--density", density, work.DENSITIES[:1] if quick else work.DENSITIES)
+        times = repeats or (2 if quick else 5)
+        columns = {"kernel": "", "direction": "", "case": "", "density": "", "isa": "", "median_ms": ".3f"}
+        found = list(running.shown(work.run(groups, densities, repeats=times), work.told))
+        title = "instruction sets in turns"
+        return running.finish(found, columns, work.summarise, json, repeats=times, title=title)
+
+    _run(run)
+
+
+@app.command(cls=Command)
 def models(
     model: Models = None,
     batch: Batches = None,
