@@ -69,7 +69,9 @@ gpu-check: venv  ## with a GPU: doctor, and the tests of everything that runs on
 	$(BIN)/sparsefl doctor
 	$(BIN)/pytest -q tests/kernels tests/sparse_engine/program/gpu
 
-native: venv  ## rebuild the native kernels in place, only what changed
+# Not after `venv`: that installs everything anew when a source of the kernels has changed.
+native:  ## rebuild the native kernels in place, only what changed
+	test -f $(STAMP) || $(MAKE) venv
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/dev $(NATIVE_OPTIONS) -DCMAKE_BUILD_TYPE=Release
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/dev
 	for so in build/dev/_native*.so; do cp $$so kernels/.new && mv kernels/.new kernels/$$(basename $$so); done
