@@ -124,7 +124,7 @@ void conv_apply(ConvPlanes planes, ConvWeights w, ConvOutput out, const float* x
                 const float* bias, float* y, int threads) {
   constexpr decltype(&apply_once<1, 1>) ONCE[][R] = SPARSE_KERNELS(apply_once),
                                         BLOCKS[][R] = SPARSE_KERNELS(apply_blocks);
-  const Tiles tiles(planes, out, TILE, planes.high);
+  const Tiles tiles(planes, out, planes.tile, planes.high);
   const Pass pass(tiles, w);
   const bool once = w.visits == w.rows;
   share_tiles(tiles.count, threads, [&](int64_t first, int64_t last) {
