@@ -40,8 +40,11 @@ def _norms(
     yield "batch_norm", "forward", case, partial(norm.batch_norm, x, gamma, beta, relu=True)
     back = partial(norm.group_norm_backward, dy, x, group.mean, group.rstd, gamma, beta)
     yield "group_norm", "backward", case, back
-    yield "batch_norm", "backward", case, partial(
-        norm.batch_norm_backward, dy, x, batch.mean, batch.rstd, gamma, beta
+    yield (
+        "batch_norm",
+        "backward",
+        case,
+        partial(norm.batch_norm_backward, dy, x, batch.mean, batch.rstd, gamma, beta),
     )
 
 

@@ -45,20 +45,27 @@ def conv2d(
 def linear(
     x: Tensor, values: Tensor, conv: Conv, bias: Tensor | None = None, watch: Watcher | None = None
 ) -> Tensor:
-    """Return x [..., in] times the transposed sparse weight [out, in], plus bias: [..., out]."""
+    """Return x [..., in] times the transposed sparse weight [out, in], plus bias: [..., out].
+
+    Tokens [..., tokens, in] that lie row after row give such rows: what follows (a residual sum, LayerNorm,
+    attention) is slow on others. Anything else gives features first in memory, as they are computed.
+    """
     if precision.is_bf16():  # sums of a few columns: in float32, and rounded
         with precision.running("fp32"), _without_autocast(x):
             return linear(x.float(), values, conv, bias, watch).to(torch.bfloat16)
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(values.dtype)
-    rows = x.reshape(-1, x.shape[-1])
-    by_rows = _by_rows(rows)
-    if by_rows and watch is None and products.dense_pays(conv, len(rows)):
-        y = _DenseProduct.apply(rows, values, bias, conv)
+    shape = (*x.shape[:-1], conv.out_channels)
+    if x.is_contiguous() and _by_rows(rows := x.view(-1, x.shape[-1])):
+        if watch is None and products.dense_pays(conv, len(rows)):
+            return _DenseProduct.apply(rows, values, bias, conv).view(shape)
+        if x.dim() > 2:
+            return _TokenProduct.apply(rows, values, bias, conv, watch).view(shape)
+        planes = _Turned.apply(rows)
     else:
-        planes = _Turned.apply(rows) if by_rows else rows.t().contiguous()
-        y = _Conv2d.apply(planes[:, None, None, :], values, bias, conv, watch)[:, 0, 0, :].t()
-    return y.view(*x.shape[:-1], conv.out_channels)
+        planes = x.movedim(-1, 0).reshape(x.shape[-1], -1).contiguous()
+    y = _Conv2d.apply(planes.view(len(planes), 1, 1, -1), values, bias, conv, watch)
+    return y.view(conv.out_channels, *x.shape[:-1]).movedim(0, -1)
 
 
 def _by_rows(x: Tensor) -> bool:
@@ -83,6 +90,33 @@ class _Turned(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Tensor:
         return transpose(dy.contiguous())
+
+
+class _TokenProduct(torch.autograd.Function):
+    """y = x W^T + b of rows x that lie one after the other; so do y and the gradients. Every matrix is turned
+    over once, natively."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, conv: Conv, watch: Watcher | None
+    ) -> Tensor:
+        planes = _features_first(x)
+        ctx.conv, ctx.watch = conv, watch
+        ctx.save_for_backward(planes, values)
+        y = sparse_conv.forward(conv, values, planes, bias, kernel=_kernel(conv, "forward", planes))
+        return transpose(y.view(len(y), -1))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        planes, values = ctx.saved_tensors
+        dx, *rest = _gradients(ctx, planes, values, _features_first(dy.contiguous()))
+        return None if dx is None else transpose(dx.view(len(dx), -1)), *rest, None, None
+
+
+def _features_first(rows: Tensor) -> Tensor:
+    """Planes [features, 1, 1, rows] of a contiguous matrix [rows, features]."""
+    return transpose(rows).view(rows.shape[1], 1, 1, -1)
 
 
 class _DenseProduct(torch.autograd.Function):
@@ -125,20 +159,24 @@ class _Conv2d(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, values = ctx.saved_tensors
-        need_x, need_values, need_bias, *_ = ctx.needs_input_grad
-        dy = _contiguous(dy)
-        conv, dx, dv = ctx.conv, None, None
-        if need_x:
-            size, kernel = (x.shape[1], x.shape[2]), _kernel(conv, "input_gradient", x)
-            dx = sparse_conv.input_gradient(conv, values, dy, size, kernel=kernel)
-        if ctx.watch is not None:
-            dw = dense_gradient(conv, x, dy)
-            ctx.watch(dw)
-            dv = pack(dw.view(-1), conv.bitmap)
-        elif need_values:
-            dv = sparse_conv.weight_gradient(conv, x, dy, kernel=_kernel(conv, "weight_gradient", x))
-        db = dy.sum((1, 2, 3), dtype=values.dtype) if need_bias else None
-        return dx, dv, db, None, None
+        return *_gradients(ctx, x, values, _contiguous(dy)), None, None
+
+
+def _gradients(ctx: Any, x: Tensor, values: Tensor, dy: Tensor) -> tuple[Tensor | None, ...]:
+    """dx, dv and db, where they are needed, of planes x and dy."""
+    need_x, need_values, need_bias, *_ = ctx.needs_input_grad
+    conv, dx, dv = ctx.conv, None, None
+    if need_x:
+        size, kernel = (x.shape[1], x.shape[2]), _kernel(conv, "input_gradient", x)
+        dx = sparse_conv.input_gradient(conv, values, dy, size, kernel=kernel)
+    if ctx.watch is not None:
+        dw = dense_gradient(conv, x, dy)
+        ctx.watch(dw)
+        dv = pack(dw.view(-1), conv.bitmap)
+    elif need_values:
+        dv = sparse_conv.weight_gradient(conv, x, dy, kernel=_kernel(conv, "weight_gradient", x))
+    db = dy.sum((1, 2, 3), dtype=values.dtype) if need_bias else None
+    return dx, dv, db
 
 
 def _contiguous(dy: Tensor) -> Tensor:

@@ -9,7 +9,11 @@ template <int H, int V> static SPARSE_INLINE vf dot(const vf (&d)[H * V], const 
   constexpr int N = H * V, CHAINS = N > 4 ? 2 : 1;
   vf sum[2] = {d[0] * load(x)};
   SPARSE_UNROLL
-  for (int r = 1; r < N; r++) sum[r % CHAINS] += d[r] * load(x + r / V * row + r % V * W);
+  for (int i = 0; i < H; i++) {
+    const float* from = one_address(x + i * row);
+    SPARSE_UNROLL
+    for (int r = i == 0; r < V; r++) sum[(i * V + r) % CHAINS] += d[i * V + r] * load(from + r * W);
+  }
   return CHAINS > 1 ? sum[0] + sum[1] : sum[0];
 }
 
@@ -51,15 +55,15 @@ static SPARSE_INLINE void correlate(const float* x, int64_t row, const uint32_t*
 template <int H, int V>
 void gradient_tile(const Pass& p, int64_t lo, int64_t hi, const float* x, const float* dy, int64_t row_size,
                    const int64_t* at, bool first, float* gradients) {
-  const ConvWeights& w = p.w;
+  const VisitList visits(p.w);
   const int64_t size = p.tiles.row_size();
   for (int64_t k = lo; k < hi; k++) {
-    const int32_t start = w.starts[k], n = w.starts[k + 1] - start;
-    const float* row = dy + w.order[k] * row_size;
+    const int32_t start = visits.starts[k], n = visits.starts[k + 1] - start;
+    const float* row = dy + visits.order[k] * row_size;
     vf d[H * V];
     SPARSE_UNROLL
     for (int r = 0; r < H * V; r++) d[r] = load(row + at[r]);
-    correlate<H, V>(x, size, w.offsets + start, d, n, first, gradients + p.at[k]);
+    correlate<H, V>(x, size, visits.offsets + start, d, n, first, gradients + visits.at[k]);
   }
 }
 
