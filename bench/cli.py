@@ -84,7 +84,7 @@ def ops(
 @app.command(cls=Command)
 def layers(
     family: Annotated[
-        str | None, Option(metavar="NAME", help="one kind of layer only, such as conv3x3 or linear")
+        str | None, Option(metavar="NAME", help="one kind of layer only, such as conv3x3, linear or odd")
     ] = None,
     batch: Batches = None,
     sparsity: Annotated[
@@ -104,10 +104,13 @@ def layers(
     def run() -> int:
         default = (work.BATCHES[:1], work.QUICK) if quick else (work.BATCHES, work.SPARSITIES)
         batches, some = counts("--batch", batch, default[0]), sparsities("--sparsity", sparsity, default[1])
-        families = names("--family", family and [family], (), dict.fromkeys(s.family for s in work.SHAPES))
+        families = names(
+            "--family", family and [family], (), dict.fromkeys(s.family for s in (*work.SHAPES, *work.ODD))
+        )
         times = repeats or (2 if quick else 5)
         only = families[0] if families else None
-        rows = work.run(batches, some, threads=threads, repeats=times, family=only, kernels=kernels)
+        rows = work.run(batches, some, threads=threads, repeats=times, family=only, kernels=kernels,
+                        compiled=not quick)  # fmt: skip
         columns = {"shape": "", "batch": "", "sparsity": "", "name": "", "kernel": "", "median_ms": ".2f",
                    "gflops": ".0f", "times_ours": ".2f"}  # fmt: skip
         how = {"threads": threads, "repeats": times, "matmul_gflops": work.matmul_gflops(threads)}
@@ -206,6 +209,29 @@ def models(
 
 
 @app.command(cls=Command)
+def scale(
+    clients: Annotated[
+        Values, Option("--clients", metavar="K,...", help="default: 1000,10000,100000 (15 GB)")
+    ] = None,
+    network: Annotated[str, Option(metavar="NAME", help="lenet5 or mlp (784-32-10)")] = "lenet5",
+    store: Annotated[str, Option(metavar="NAME", help="where clients are kept: memory or files")] = "memory",
+    repeats: Repeats = None,
+    quick: Quick = False,
+    json: Json = None,
+) -> None:
+    """Client-rounds per second, memory, checkpoints of many clients: `sparsefl bench scale --quick`."""
+    from sparsefl.bench import scale as work
+
+    def run() -> int:
+        counted = counts("--clients", clients, work.QUICK if quick else work.CLIENTS)
+        network_ = names("--network", [network], (), work.NETWORKS)[0]
+        store_ = names("--store", [store], (), work.STORES)[0]
+        return work.command(counted, network_, store_, repeats, json)
+
+    _run(run)
+
+
+@app.command(cls=Command)
 def clients(
     network: Annotated[
         Values,
@@ -216,6 +242,10 @@ def clients(
     ] = None,
     density: Annotated[Values, options.density("0.5,0.2,0.1")] = None,
     repeats: Repeats = None,
+    device: Annotated[
+        str,
+        Option(help="where ours trains: cpu, or a GPU (cuda, cuda:1) beside eager PyTorch on it"),
+    ] = "cpu",
     cpu_time: Annotated[
         bool,
         Option("--cpu-time", help="ratios of the processor's time, not the clock's: on a shared machine"),
@@ -231,7 +261,7 @@ def clients(
         chosen = names("--network", network, default[0], work.CASES)
         densities = shares("--density", density, default[1])
         times, clock = repeats or (2 if quick else None), "cpu_ms" if cpu_time else "median_ms"
-        return work.command(chosen, densities, times, clock, json)
+        return work.command(chosen, densities, times, clock, json, device)
 
     _run(run)
 

@@ -14,6 +14,9 @@ compiled    the same with torch.compile
 vs_loop, vs_compiled, vs_layers, vs_dense   the other's time over the program's, both of one thread
 two_workers                                 client-rounds per second with two workers over those with one
 
+With --device, ours on a GPU (group) takes turns with ours on the CPU (program) and with a plain loop on that
+GPU, for GROUP clients. vs_loop is what it wins over that loop, vs_cpu over a core.
+
 All take turns, round by round. Images are made up, in the sizes of real ones: bytes with a pattern per class.
 Before anything is timed, a round of the first three must give the same models and losses, two workers the
 same bits as one, and both loops a loss that falls.
@@ -21,7 +24,7 @@ same bits as one, and both loops a loss that falls.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +36,8 @@ from torch import nn
 import fl
 import sparse_engine as se
 from fl.data import Dataset, from_arrays
+from fl.errors import ConfigError
+from fl.train import places
 from sparse_engine.hardware import cores
 from sparsefl.bench import loop
 from sparsefl.bench.running import finish, seconds, shown
@@ -49,6 +54,8 @@ SETTINGS = {
     "layers": {"training.path": "layers"},
     "dense": {"training.kernels": "dense"},
 }
+GROUP = 256  # clients, on a GPU
+ON_GPU = {"vs_loop": "loop", "vs_cpu": "program"}
 RIVALS = {"vs_loop": "loop", "vs_compiled": "compiled", "vs_layers": "layers", "vs_dense": "dense"}
 
 
@@ -76,7 +83,7 @@ class Case:
             parts += [(patterns[labels] + rng.integers(0, 50, (size, *self.shape))).astype(np.uint8), labels]
         return from_arrays(*parts, classes=CLASSES)
 
-    def simulation(self, who: str, density: float) -> fl.Simulation:
+    def simulation(self, who: str, density: float, device: str = "cpu") -> fl.Simulation:
         """The run of one of ours."""
         settings = {
             "num_clients": self.clients,
@@ -92,9 +99,10 @@ class Case:
             "da_dpfl.max_wait": 0,
             "da_dpfl.min_first_prune": 500,
         }
-        workers = 2 if who == TWO else 1
-        changes = settings | SETTINGS[who]
-        return fl.Simulation("demo", network=self.network, data=self.data, set=changes, workers=workers)
+        workers = None if device != "cpu" else 2 if who == TWO else 1
+        changes = settings | SETTINGS.get(who, {})
+        given = {"network": self.network, "data": self.data, "set": changes}
+        return fl.Simulation("demo", **given, workers=workers, device=device)
 
 
 CASES = {
@@ -110,8 +118,8 @@ QUICK = (("mlp",), DENSITIES[:1])  # networks and densities of a look: seconds
 class Run:
     """One of ours, round by round."""
 
-    def __init__(self, case: Case, who: str, density: float) -> None:
-        self._simulation = case.simulation(who, density)
+    def __init__(self, case: Case, who: str, density: float, device: str = "cpu") -> None:
+        self._simulation = case.simulation(who, density, device)
         self.setting = self._simulation.loop.setting
         self._lines = iter(self._simulation)
 
@@ -126,15 +134,26 @@ class Run:
         self._simulation.close()
 
 
-def run(names: Sequence[str], densities: Sequence[float], repeats: int | None = None) -> Iterator[Row]:
+def run(
+    names: Sequence[str], densities: Sequence[float], repeats: int | None = None, device: str = "cpu"
+) -> Iterator[Row]:
     """A row a network, density and contestant; one that cannot run says why in `skipped`."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         for name in names:
+            if device != "cpu":
+                case = replace(CASES[name], clients=GROUP)
+                one = loop.fastest(Run(case, "dense", 1.0).setting).to(device)
+                check_falls("loop", [one.round() for _ in range(3)])
+                for density in densities:
+                    who = {"group": device, "program": "cpu"}
+                    yield from _rows(name, case, density, who, {"loop": one}, repeats or case.repeats)
+                continue
             loops, skipped = rival_loops(CASES[name])
             for density in densities:
-                yield from _rows(name, density, loops, repeats or CASES[name].repeats)
+                who = {one: "cpu" for one in SETTINGS if one != TWO or cores() > 1}
+                yield from _rows(name, CASES[name], density, who, loops, repeats or CASES[name].repeats)
                 yield from (_named(name, density, who) | {"skipped": why} for who, why in skipped.items())
     finally:
         torch.set_num_threads(threads)
@@ -159,14 +178,15 @@ def rival_loops(case: Case) -> tuple[dict[str, loop.Loop], dict[str, str]]:
     return loops, skipped
 
 
-def _rows(name: str, density: float, loops: dict[str, loop.Loop], repeats: int) -> Iterator[Row]:
-    case = CASES[name]
+def _rows(
+    name: str, case: Case, density: float, ours: dict[str, str], loops: dict[str, loop.Loop], repeats: int
+) -> Iterator[Row]:
+    """`ours`: those of ours that take part, and their devices. The first is what others are compared with."""
     with ExitStack() as stack:
         runs = {}
-        for who in SETTINGS:
-            if who != TWO or cores() > 1:
-                runs[who] = Run(case, who, density)
-                stack.callback(runs[who].close)
+        for who, device in ours.items():
+            runs[who] = Run(case, who, density, device)
+            stack.callback(runs[who].close)
         check({who: (one.round(), one.model(0)) for who, one in runs.items()})
         rounds = {who: one.round for who, one in (runs | loops).items()}
         watches = {who: Stopwatch() for who in rounds}
@@ -182,7 +202,7 @@ def _rows(name: str, density: float, loops: dict[str, loop.Loop], repeats: int) 
             "cpu_ms": 1e3 * watches[who].medians()["other"] / case.clients,
             "spread": timing.spread,
             "per_second": case.clients / timing.median,
-            "times_ours": timing.median / timings["program"].median,
+            "times_ours": timing.median / timings[next(iter(ours))].median,
         }
 
 
@@ -234,8 +254,8 @@ def summarise(rows: Sequence[Row], key: str = "median_ms") -> dict[str, dict[str
             for row in rows
             if (row["network"], row["density"]) == (network, density) and "skipped" not in row
         }
-        ours = same["program"]
-        cell = {ratio: same[who][key] / ours[key] for ratio, who in RIVALS.items() if who in same}
+        ours, rivals = (same["group"], ON_GPU) if "group" in same else (same["program"], RIVALS)
+        cell = {ratio: same[who][key] / ours[key] for ratio, who in rivals.items() if who in same}
         if TWO in same:
             cell["two_workers"] = ours["median_ms"] / same[TWO]["median_ms"]
         summary.setdefault(network, {})[str(density)] = cell
@@ -243,10 +263,19 @@ def summarise(rows: Sequence[Row], key: str = "median_ms") -> dict[str, dict[str
 
 
 def command(
-    names: Sequence[str], densities: Sequence[float], repeats: int | None, clock: str, path: Path | None
+    names: Sequence[str],
+    densities: Sequence[float],
+    repeats: int | None,
+    clock: str,
+    path: Path | None,
+    device: str = "cpu",
 ) -> int:
     """Measure, show, save; `clock`: what ratios are of, median_ms or cpu_ms."""
-    rows = list(shown(run(names, densities, repeats), told))
+    if device != "cpu":
+        device = ",".join(places.find(device, "--device"))
+        if clock != "median_ms":
+            raise ConfigError("--cpu-time: expected --device cpu, whose time it is, got a GPU")
+    rows = list(shown(run(names, densities, repeats, device), told))
     columns = {"network": "", "density": "", "name": "", "median_ms": ".3f", "cpu_ms": ".3f",
                "spread": ".2f", "per_second": ".0f", "times_ours": ".2f", "skipped": ""}  # fmt: skip
     title = f"one client-round, ms; one thread per worker; ratios are of {clock}"

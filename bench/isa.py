@@ -176,7 +176,7 @@ def told(row: dict[str, Any]) -> str:
 
 
 def summarise(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
-    """{kernel and direction: {density: {"avx512_over_avx2": geometric mean, "avx512_over_avx2_worst": ...}}}"""
+    """{kernel and direction: {density: {"avx512_over_avx2": geometric mean, "..._worst": least}}}"""
     cases: dict[tuple[str, str, str], dict[str, float]] = {}
     for row in rows:
         key = f"{row['kernel']} {row['direction']}".strip(), str(row["density"]), row["case"]

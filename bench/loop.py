@@ -52,6 +52,13 @@ class Loop:
         net = copy.deepcopy(self.net)
         return replace(self, net=net, forward=torch.compile(net, dynamic=False))
 
+    def to(self, device: str) -> "Loop":
+        """The same on another device, data set included."""
+        net = copy.deepcopy(self.net).to(device)
+        train, test = ((x.to(device), y.to(device)) for x, y in (self.train, self.test))
+        clients = [(mine.to(device), tests.to(device)) for mine, tests in self.clients]
+        return replace(self, net=net, forward=net, train=train, test=test, clients=clients)
+
     def round(self) -> float:
         """Every client once; the mean loss of its training."""
         return sum(self.client(k) for k in range(len(self.clients))) / len(self.clients)

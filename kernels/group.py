@@ -144,13 +144,16 @@ class Group:
 
 
 def runs(bitmap: Bitmap, clients: int, num_rest: int) -> Tensor:
-    """int64 [runs, 3] on the CPU: first number of the arena, end, client; up to CHUNK at a time."""
-    layers = len(bitmap.segments) // clients
-    offsets = bitmap.offsets.tolist()
-    bounds = [(offsets[g * layers], offsets[(g + 1) * layers], g) for g in range(clients)]
-    bounds += [(bitmap.nnz + g * num_rest, bitmap.nnz + (g + 1) * num_rest, g) for g in range(clients)]
-    rows = [(at, min(at + CHUNK, hi), g) for lo, hi, g in bounds for at in range(lo, hi, CHUNK)]
-    return torch.tensor(rows, dtype=torch.int64).reshape(-1, 3)
+    """int64 [runs, 5] on the CPU: first number of the arena, end, client, and the client's first run and end.
+    Up to CHUNK numbers each, client by client."""
+    layers, offsets, rows = len(bitmap.segments) // clients, bitmap.offsets.tolist(), list[tuple]()
+    for g in range(clients):
+        rest = bitmap.nnz + g * num_rest
+        bounds = (offsets[g * layers], offsets[(g + 1) * layers]), (rest, rest + num_rest)
+        mine = [(at, min(at + CHUNK, hi), g) for lo, hi in bounds for at in range(lo, hi, CHUNK)]
+        ends = len(rows), len(rows) + len(mine)
+        rows += [(*one, *ends) for one in mine]
+    return torch.tensor(rows, dtype=torch.int64).reshape(-1, 5)
 
 
 def _running(numbers: Iterable[int]) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -85,6 +86,29 @@ def use_isa(name: str) -> Iterator[None]:
         yield
     finally:
         extension().set_isa(before)
+
+
+class on:
+    """A context in which this thread's native calls run on an instruction set of their own; "": as before.
+
+    What is prepared for a kernel (planes, orders, sizes of tiles) depends on it, too: prepare it inside.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._table = table(name)
+
+    def __enter__(self) -> None:
+        self._before = self._table and _extension.choose_here(self._table)  # type: ignore[union-attr]
+
+    def __exit__(self, *failure: object) -> None:
+        if self._table:
+            _extension.choose_here(self._before)  # type: ignore[union-attr]
+
+
+@cache
+def table(name: str) -> int:
+    """The address of an instruction set's table of operations; 0 for ""."""
+    return extension().table(name) if name else 0
 
 
 _without_dot: ContextVar[bool] = ContextVar("without_dot", default=False)

@@ -17,11 +17,11 @@ numbers, strings, None, and Clients (one value per client, made by `env.clients`
 dataclasses of these: that is what checkpoints can hold (fl/clients/plain.py). An algorithm neither logs nor
 times nor saves: `fl.run` does that for all, from what Round and its reports say."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from statistics import fmean
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,11 @@ from numpy.typing import NDArray
 import sparse_engine as se
 from fl import rng
 from fl.algorithms.messages import Sent
-from fl.clients.base import C, Clients, Population, Ref
+from fl.algorithms.tasks import Inputs, P, Peer, Readers, Tasks
+from fl.clients.base import C, Clients, Population
+from fl.clients.columns import column, counts
 from fl.clients.memory import InMemory
+from fl.clients.stored import Stored
 from fl.clients.view import View
 from fl.config import Devices, Messages, Section, Training
 from fl.train.cost import Costs
@@ -45,18 +48,6 @@ from fl.world.schedule import Schedule, plan
 from fl.world.topology import Neighbours, Topology, from_links
 
 Bytes = NDArray[np.int64]
-
-
-class Peer(Protocol):
-    """A client that keeps its model and its last message."""
-
-    @property
-    def model(self) -> se.Model: ...
-    @property
-    def sent(self) -> Sent: ...
-
-
-P = TypeVar("P", bound=Peer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +67,7 @@ class Env:
     messages: Messages = Messages()
     attendance: Attendance = EVERYBODY  # who is there in this round
     store: Callable[[Iterable[Any]], Clients[Any]] = InMemory  # where populations are kept
+    spend: bool = False  # may a round drop models of the last one that nobody will read again?
 
     def clients(self, values: Iterable[C]) -> Clients[C]:
         """The first population, of one value per client."""
@@ -104,32 +96,32 @@ class Env:
         """
         return collect(self.executor, work, tasks)
 
+    def update(
+        self,
+        clients: Clients[C],
+        work: Work[Task, C],
+        tasks: Mapping[int, Task],
+        done: Callable[[int], None] = lambda k: None,
+    ) -> tuple[Clients[C], dict[int, Report]]:
+        """`clients` after the `work` of those who have a task, each kept as it comes, and the reports.
+        `done(k)` is called when client k is kept."""
+        reports: dict[int, Report] = {}
+
+        def values() -> Iterator[tuple[int, C]]:
+            for k, value, report in self.executor.run(work, tasks):
+                if report is not None:
+                    reports[k] = report
+                yield k, value
+                done(k)
+
+        return clients.with_(values()), reports
+
 
 @dataclass(frozen=True)
 class Peers(Generic[P]):
     """The state of an algorithm that keeps its clients and no more."""
 
     clients: Clients[P]
-
-
-class Inputs(NamedTuple, Generic[P]):
-    """What a client's turn starts from: itself, and its neighbours in the order of their numbers.
-
-    These are references, so that work reads them where it is done, and only then.
-    """
-
-    own: Ref[P]
-    others: Sequence[Ref[P]]
-
-    @property
-    def client(self) -> P:
-        """The client itself."""
-        return self.own.get()
-
-    @property
-    def neighbours(self) -> list[se.Model]:
-        """What its neighbours sent."""
-        return [other.get().sent.model for other in self.others]
 
 
 @dataclass(frozen=True)
@@ -203,15 +195,30 @@ def message_sizes(messages: Iterable[Sent]) -> Bytes:
     return np.array([_sizes(sent) for sent in messages], dtype=np.int64).reshape(-1, 3)
 
 
+def peer_sizes(clients: Population[Peer]) -> Bytes:
+    """`message_sizes` of what every client sent last."""
+    sent = column(clients, "sent.nbytes")
+    layout = clients_layout(clients)
+    stored = counts(clients, "sent.model").sum(1)
+    other = layout.num_floats
+    sizes = np.empty((len(clients), 3), np.int64)
+    sizes[:, 0] = sent
+    sizes[:, 1] = 4 * (stored + other)
+    sizes[:, 2] = 4 * (layout.segments.numel + other)
+    return sizes
+
+
+def clients_layout(clients: Population[Peer]) -> se.Layout:
+    """That of everybody's model."""
+    return clients.store.layout if isinstance(clients, Stored) else clients[0].model.layout
+
+
 def inputs(
     clients: Clients[P], neighbours: Neighbours, attendance: Attendance = EVERYBODY
-) -> dict[int, Inputs[P]]:
+) -> Mapping[int, Inputs[P]]:
     """Of everybody who is there, in a round in which nobody waits for anybody."""
-    taken = attendance.taken(neighbours)
-    return {
-        k: Inputs(clients.ref(k), [clients.ref(j) for j in taken.of(k)])
-        for k in attendance.present(len(clients)).tolist()
-    }
+    live, stale = attendance.live(neighbours), attendance.stale(neighbours)
+    return Tasks(attendance.present(len(clients)), together(live), clients, stale=stale)
 
 
 def together(neighbours: Neighbours) -> Schedule:
@@ -221,21 +228,21 @@ def together(neighbours: Neighbours) -> Schedule:
 
 def at_once(state: Peers[P], neighbours: Neighbours, update: Work[Inputs[P], P], env: Env) -> Round:
     """A round in which everybody who is there takes what its neighbours sent last and does its `update`."""
-    done = env.map(update, inputs(state.clients, neighbours, env.attendance))
-    live = env.attendance.live(neighbours)
-    clients = state.clients.with_(done.values)
+    live, stale = env.attendance.live(neighbours), env.attendance.stale(neighbours)
+    schedule, traffic = together(live), exchange(live, peer_sizes(state.clients))
+    who = env.attendance.present(env.num_clients)
+    readers = Readers(who, schedule, state.clients, stale, spend=env.spend)
+    tasks = Tasks(who, schedule, state.clients, stale=stale)
+    clients, reports = env.update(state.clients, update, tasks, readers.done)
+    readers.flush()
     return Round(
-        Peers(clients),
-        models=models_of(clients),
-        schedule=together(live),
-        traffic=exchange(live, message_sizes(client.sent for client in state.clients)),
-        reports=done.reports,
+        Peers(clients), models=models_of(clients), schedule=schedule, traffic=traffic, reports=reports
     )
 
 
 def models_of(clients: Population[Peer]) -> View[se.Model]:
     """The model of every client."""
-    return View(clients, attrgetter("model"))
+    return View(clients, attrgetter("model"), "model")
 
 
 def apart(num_clients: int) -> Schedule:
@@ -262,7 +269,11 @@ def server(num_clients: int, clients: Sequence[int], down: Sent, up: Sequence[Se
 
 def gossip(schedule: Schedule, before: Iterable[Sent], after: Iterable[Sent]) -> Traffic:
     """Every client receives one model from each neighbour: `after` this round where it waited for it."""
-    old, new = message_sizes(before), message_sizes(after)
+    return gossip_sizes(schedule, message_sizes(before), message_sizes(after))
+
+
+def gossip_sizes(schedule: Schedule, old: Bytes, new: Bytes) -> Traffic:
+    """The same, of the sizes of messages."""
     up, down = exchange(schedule.neighbours, old)
     _carry(schedule.wait, new - old, up, down)
     return Traffic(up, down)

@@ -18,15 +18,19 @@ All other differences are fields of Config.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 import sparse_engine as se
 from fl.algorithms import da_dpfl_shown, voting
-from fl.algorithms.base import Env, Inputs, Round, Visiting, gossip, models_of
+from fl.algorithms.base import Env, Round, Visiting, gossip_sizes, models_of, peer_sizes
 from fl.algorithms.messages import Sent, send
+from fl.algorithms.tasks import Inputs, Readers, Tasks
 from fl.clients.base import Clients
+from fl.clients.columns import column, counts
 from fl.config import Count, Messages, NotNegative, Positive, Section, Share, Whole, only_if, unless
 from fl.train.report import Done, Report
 from fl.train.trainer import Trainer
@@ -144,6 +148,9 @@ class State:
     t_star: int | None = None
 
 
+# Where models go with their last reader, clients train in so many windows by rho, of so many at least.
+WINDOWS, WINDOW = 16, 32
+
 KEYS, FIGURES, LEVELS = da_dpfl_shown.KEYS, da_dpfl_shown.FIGURES, da_dpfl_shown.LEVELS
 
 
@@ -159,12 +166,14 @@ def run_round(state: State, t: int, env: Env) -> Round:
     max_wait = schedule.max_wait_at(t, env.num_rounds, cfg.max_wait, cfg.max_wait_schedule)
     reuse = schedule.reuse_index(env.num_clients, cfg.reuse_index, env.rng("reuse", t))
     neighbours = env.topology.neighbours(t)
+    old = Told.of(state.clients)
+    sent = peer_sizes(state.clients)
     plan = env.clock(t).plan(
         env.attendance.live(neighbours),
         reuse,
         max_wait,
         flop=expected_flop(state, t, env),
-        message_bytes=[client.sent.nbytes for client in state.clients],
+        message_bytes=sent[:, 0],
         wait_rule=cfg.wait_rule,
     )
     prune = t in voting.prune_rounds(state.t_star, env.num_rounds, b=cfg.b, c=cfg.c, gaps=cfg.prune_gaps)
@@ -178,15 +187,18 @@ def run_round(state: State, t: int, env: Env) -> Round:
     )
     update = local_update(t, visit, cfg, env.messages)
 
-    clients = state.clients
+    clients, there, stale = state.clients, env.attendance, env.attendance.stale(neighbours)
     reports: dict[int, Report] = {}
-    for wave in env.attendance.waves(plan, neighbours):
-        tasks = {turn.client: inputs(turn, state.clients, clients) for turn in wave}
-        done = env.map(update, tasks)
-        clients, reports = clients.with_(done.values), reports | done.reports
+    readers = Readers(there.present(env.num_clients), plan, clients, stale, spend=env.spend)
+    for step in plan.steps(max(WINDOW, env.num_clients // WINDOWS) if env.spend else None):
+        tasks = Tasks(there.of(step), plan, state.clients, clients, stale)
+        clients, found = env.update(clients, update, tasks, readers.done)
+        reports |= found
+        readers.flush()
 
-    pairs = [*zip(clients, state.clients, strict=True)]
-    votes = [vote(new, old, cfg.delta_pr) if k in reports else None for k, (new, old) in enumerate(pairs)]
+    new = Told.of(clients)
+    drifts = [*zip(new.drift, old.drift, old.first, strict=True)]
+    votes = [voting.vote(*each, cfg.delta_pr) if k in reports else None for k, each in enumerate(drifts)]
     t_star = voting.first_prune_round(
         state.t_star, t, votes, delta_v=cfg.delta_v, min_first_prune=cfg.min_first_prune
     )
@@ -194,28 +206,36 @@ def run_round(state: State, t: int, env: Env) -> Round:
         State(clients, t_star),
         models=models_of(clients),
         schedule=plan,
-        traffic=gossip(plan, (old.sent for _, old in pairs), (new.sent for new, _ in pairs)),
+        traffic=gossip_sizes(plan, sent, peer_sizes(clients)),
         reports=reports,
         facts={"t_star": t_star, "max_wait": max_wait},
         columns={
-            "drift": [new.drift for new, _ in pairs],
-            "drift_ratio": [ratio(new, old) for new, old in pairs],
+            "drift": new.drift,
+            "drift_ratio": [ratio(*each) for each in drifts],
             "vote": votes,
-            "pruned": [new.mask.nnz < old.mask.nnz for new, old in pairs],
+            "pruned": (new.stored < old.stored).tolist(),
         },
     )
+
+
+class Told(NamedTuple):
+    """Of every client: its last drift, its first one, and what its mask stores."""
+
+    drift: list[Any]
+    first: list[Any]
+    stored: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, clients: Clients[Client]) -> "Told":
+        drift, first = (column(clients, name) for name in ("drift", "first_drift"))
+        return cls(drift, first, counts(clients, "mask").sum(1))
 
 
 def expected_flop(state: State, t: int, env: Env) -> list[int]:
     """Operations of every client in round t, growth included, on the mask that it holds when that begins."""
     local, growth = env.local(t), env.config.growth_cost
-    return [env.costs.turn(k, client.mask, local, **growth) for k, client in enumerate(state.clients)]
-
-
-def inputs(turn: schedule.Turn, before: Clients[Client], now: Clients[Client]) -> Inputs[Client]:
-    """Return a turn's inputs: models of this round from clients waited for, of the last from the others."""
-    givers = {j: now.ref(j) for j in turn.wait_for} | {j: before.ref(j) for j in turn.others}
-    return Inputs(before.ref(turn.client), [givers[j] for j in sorted(givers)])
+    flop: list[int] = env.costs.turns(counts(state.clients, "mask"), local, **growth).tolist()
+    return flop
 
 
 def local_update(t: int, visit: Visit, cfg: Config, messages: Messages) -> Visiting[Client]:
@@ -254,13 +274,8 @@ def first_client(
     return Done(Client(model, mask, mask, send(model, k, 0, messages)), None)
 
 
-def vote(new: Client, old: Client, delta_pr: float) -> bool | None:
-    assert new.drift is not None  # it has just trained
-    return voting.vote(new.drift, old.drift, old.first_drift, delta_pr)
-
-
-def ratio(new: Client, old: Client) -> float | None:
+def ratio(drift: float, previous: float | None, first: float | None) -> float | None:
     """|Delta_t - Delta_{t-1}| / Delta_first; None in the first round, and for a client that never moved."""
-    if new.drift is None or old.drift is None or not old.first_drift:
+    if previous is None or not first:
         return None
-    return abs(new.drift - old.drift) / old.first_drift
+    return abs(drift - previous) / first

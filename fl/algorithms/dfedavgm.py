@@ -25,7 +25,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field
 
 import sparse_engine as se
-from fl.algorithms.base import Bytes, Env, Inputs, Peers, Round, exchange, inputs, message_sizes, together
+from fl.algorithms.base import Bytes, Env, Inputs, Peers, Round, exchange, inputs, peer_sizes, together
 from fl.algorithms.messages import Sent, send
 from fl.clients.base import Clients
 from fl.config import Messages, Positive, Section
@@ -111,6 +111,6 @@ def quantiser(env: Env) -> Messages:
 
 def sizes(clients: Clients[Client], cfg: Config) -> Bytes:
     """Return the sizes of the messages; the paper counts every number as long as Q makes it."""
-    found = message_sizes(client.sent for client in clients)
+    found = peer_sizes(clients)
     found[:, 1] = found[:, 1] * BYTES[cfg.values] // 4
     return found

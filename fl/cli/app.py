@@ -40,6 +40,7 @@ def run(
     resume: options.Resume = None,
     executor: options.Executor = "local",
     workers: options.Workers = None,
+    device: options.Device = "cpu",
     baseline: options.Baseline = None,
     log: options.Log = None,
     overwrite: options.Overwrite = False,
@@ -52,7 +53,7 @@ def run(
     from fl.cli.run import Arguments, How, run
 
     asked = (source, changes or (), out, resume, executor, workers, baseline, log, overwrite, allow_mixed)
-    given = Arguments(*asked, code or (), trust, How() if energy else None)
+    given = Arguments(*asked, code or (), trust, How() if energy else None, device)
     raise typer.Exit(run(Console(), given))
 
 
@@ -85,6 +86,7 @@ def compare(
         typer.Option(metavar="DIR", help="go on; more --algorithms, --grid or --seeds are added to it"),
     ] = None,
     workers: options.Workers = None,
+    device: options.Device = "cpu",
     target: Annotated[
         float | None,
         typer.Option(help="accuracy (0 to 1) whose cost is told; default: 95 % of the worst final one"),
@@ -116,7 +118,7 @@ def compare(
     from fl.cli.compare import Arguments, run
 
     place = (out, resume, workers, target, plot, table, grid or (), overwrite, allow_mixed)
-    given = Arguments(source, algorithms, seeds, changes or (), *place, code or (), trust, energy)
+    given = Arguments(source, algorithms, seeds, changes or (), *place, code or (), trust, energy, device)
     raise typer.Exit(run(Console(stderr=table is not None), given))
 
 

@@ -22,6 +22,7 @@ from fl.report import picture
 from fl.run.meters.energy import How
 from fl.run.rundir import REPORT
 from fl.run.runs import Options
+from fl.train import places
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Arguments:
     code: Sequence[str] = ()
     trust: bool = False
     energy: bool = False
+    device: str = "cpu"
 
     def check(self) -> None:
         if (self.source is None) == (self.resume is None):
@@ -60,6 +62,7 @@ class Arguments:
             )
         if self.workers is not None and self.workers < 1:
             raise ConfigError(f"--workers: expected at least 1, got {self.workers}")
+        places.find(self.device, "--device")
         if self.target is not None and not 0 < self.target <= 1:
             raise ConfigError(f"--target: expected an accuracy above 0, up to 1, got {self.target:g}")
         if self.table is not None and self.table not in compare_report.TABLES:
@@ -82,7 +85,14 @@ def run(console: Console, given: Arguments) -> int:
         code.allow_named(given.code, given.trust)
         display = compare_display.for_console(console)
         how = How() if given.energy else None
-        options = Options(given.workers, display, given.overwrite, given.allow_mixed, energy=how)
+        options = Options(
+            given.workers,
+            display,
+            given.overwrite,
+            given.allow_mixed,
+            energy=how,
+            device=given.device,
+        )
         if given.resume is None:
             plan = _planned(given)
             for note in plan.notes:

@@ -36,6 +36,7 @@ def run(
     resume: options.Resume = None,
     executor: options.Executor = "local",
     workers: options.Workers = None,
+    device: options.Device = "cpu",
     baseline: options.Baseline = None,
     log: options.Log = None,
     overwrite: options.Overwrite = False,
@@ -63,6 +64,7 @@ def run(
             code=code or (),
             trust=trust,
             energy=_how(gpu, idle),
+            device=device,
         )
         return run(Console(), given)
 

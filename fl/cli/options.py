@@ -17,6 +17,12 @@ Out = Annotated[Path | None, typer.Option(metavar="DIR", help="where the run goe
 Resume = Annotated[Path | None, typer.Option(metavar="DIR", help="go on with a run that was stopped")]
 Executor = Annotated[str, typer.Option(help="where clients train: local")]
 Workers = Annotated[int | None, typer.Option(help="clients at a time; default: one per core")]
+Device = Annotated[
+    str,
+    typer.Option(
+        help="where clients train: cpu, cuda (the first GPU), cuda:1, all (every GPU); all,cpu: on both"
+    ),
+]
 Baseline = Annotated[
     str | None,
     typer.Option(help="run once more and compare: dense (on dense kernels) or fp32 (with exact messages)"),

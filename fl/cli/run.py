@@ -18,6 +18,7 @@ from fl.run import events, executor, loggers, runs
 from fl.run.events import Listener
 from fl.run.meters.energy import How
 from fl.run.runs import Options, Summary
+from fl.train import places
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Arguments:
     code: Sequence[str] = ()
     trust: bool = False
     energy: How | None = None
+    device: str = "cpu"
 
     def check(self) -> None:
         if (self.source is None) == (self.resume is None):
@@ -54,6 +56,12 @@ class Arguments:
         executor.find(self.executor, "--executor")
         if self.workers is not None and self.workers < 1:
             raise ConfigError(f"--workers: expected at least 1, got {self.workers}")
+        places.find(self.device, "--device")
+        if self.baseline == "dense" and self.device != places.CPU:
+            raise ConfigError(
+                "--baseline dense: expected --device cpu: its dense run is plain PyTorch there; on a GPU, "
+                f"compare with a run of density 1, got {self.device}"
+            )
         if self.baseline is not None and self.baseline not in runs.TWINS:
             known = " or ".join(runs.TWINS)
             raise ConfigError(f"--baseline: expected {known}, got {self.baseline!r}")
@@ -87,6 +95,7 @@ def run(console: Console, given: Arguments) -> int:
             return None
         more = f" --baseline {given.baseline}" if given.baseline else ""
         more += " --energy" if given.energy is not None else ""
+        more += f" --device {given.device}" if given.device != places.CPU else ""
         return f"sparsefl run --resume {quote(str(path))}{more}"
 
     return guarded(console, work, again)
@@ -119,6 +128,7 @@ def _options(console: Console, given: Arguments) -> Options:
         given.allow_mixed,
         executor=given.executor,
         energy=given.energy,
+        device=given.device,
     )
 
 

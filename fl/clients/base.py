@@ -16,7 +16,7 @@ What a store behind this interface may rely on:
 - `get` may be called in any thread, more than once, and on a reference that was pickled.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol, TypeVar, runtime_checkable
 
 C = TypeVar("C")
@@ -67,5 +67,11 @@ class Clients(Protocol[C]):
     def ref(self, k: int) -> Ref[C]:
         """A reference to client k's value as it is in this population."""
 
-    def with_(self, changed: Mapping[int, C]) -> "Clients[C]":
-        """The population with other values of some clients. IndexError: one of them is not there."""
+    def with_(self, changed: Mapping[int, C] | Iterable[tuple[int, C]]) -> "Clients[C]":
+        """The population with other values of some clients, by number or as pairs (client, value) that are
+        read once, as they come. IndexError: one of them is not there."""
+
+
+def pairs_of(changed: Mapping[int, C] | Iterable[tuple[int, C]]) -> Iterable[tuple[int, C]]:
+    """What `with_` is given, as pairs."""
+    return changed.items() if isinstance(changed, Mapping) else changed

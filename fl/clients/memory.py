@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic
 
-from fl.clients.base import C
+from fl.clients.base import C, pairs_of
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class InMemory(Generic[C]):
         """Client k's value, with its address."""
         return Held(int(k), self._versions[self._there(k)], self._values[k])
 
-    def with_(self, changed: Mapping[int, C]) -> "InMemory[C]":
+    def with_(self, changed: Mapping[int, C] | Iterable[tuple[int, C]]) -> "InMemory[C]":
         """The population with other values of some clients, one version later."""
         values, versions = [*self._values], [*self._versions]
-        for k, value in changed.items():
+        for k, value in pairs_of(changed):
             values[self._there(k)] = value
-            versions[k] += 1
+            versions[k] = self._versions[k] + 1
         return InMemory(values, versions)
 
     def _there(self, k: int) -> int:

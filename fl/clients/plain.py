@@ -11,7 +11,7 @@ what is read decides which code runs: the types are given by the caller, and wha
 the hints of their fields (`check`). `Clients[X]` and `tuple[X, ...]` in a state hold one X per client.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -22,9 +22,11 @@ from torch import Tensor
 import sparse_engine as se
 from fl.clients.base import Clients
 from fl.clients.memory import InMemory
+from fl.clients.stored import Stored
 from fl.errors import StoreError
 
 Plain = Any  # what JSON holds
+Into = Callable[[Iterable[Any], Iterable[int]], Clients[Any]]  # values and versions -> a population
 _INTEGERS = 1 << 63  # integers are below, in size
 
 
@@ -39,16 +41,21 @@ class Wanted(NamedTuple):
 def take_apart(value: Any) -> tuple[Plain, dict[str, Tensor]]:
     """The plain form of `value`, and its tensors by name. Nothing is copied."""
     tensors: dict[str, Tensor] = {}
-    names: dict[int, str] = {}
+    names: dict[int, tuple[Any, str]] = {}  # with the object, so that its id stays its own
     return _plain(value, tensors, names), tensors
 
 
 def put_together(
-    plain: Plain, tensors: Mapping[str, Tensor], types: Mapping[str, type], layout: se.Layout
+    plain: Plain,
+    tensors: Mapping[str, Tensor],
+    types: Mapping[str, type],
+    layout: se.Layout,
+    into: Into = InMemory,
 ) -> Any:
-    """The value again. `types`: dataclasses by name; `layout`: of every model and mask."""
+    """The value again. `types`: dataclasses by name; `layout`: of every model and mask; `into`: where
+    populations are kept."""
     try:
-        return _Reader(tensors, types, layout).value(plain)
+        return _Reader(tensors, types, layout, into).value(plain)
     except RecursionError:
         raise StoreError("expected a state of few levels, got values nested too deeply") from None
 
@@ -85,8 +92,8 @@ def _check_parts(value: Any, hint: Any, num_clients: int, where: str) -> None:
             hints = hints[:1] * num_clients
         if len(value) != len(hints):
             raise StoreError(f"{where}: expected {len(hints)} items, got {len(value)}")
-        for i, (item, kind) in enumerate(zip(value, hints, strict=True)):
-            check(item, kind, num_clients, f"{where}[{i}]")
+        for i in value.kinds() if isinstance(value, Stored) else range(len(value)):
+            check(value[i], hints[i], num_clients, f"{where}[{i}]")
     elif is_dataclass(value) and not isinstance(value, se.Model | se.Bitmap):
         for name, kind in _hints(type(value), get_args(hint)).items():
             check(getattr(value, name), kind, num_clients, f"{where}.{name}")
@@ -139,18 +146,22 @@ def _named(plain: Plain) -> Iterator[tuple[str, str]]:
                 left += parts.values()
 
 
-def _plain(value: Any, tensors: dict[str, Tensor], names: dict[int, str]) -> Plain:
+def _plain(value: Any, tensors: dict[str, Tensor], names: dict[int, tuple[Any, str]]) -> Plain:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, se.Model | se.Bitmap):
         kind = "state" if isinstance(value, se.Model) else "bitmap"
         if id(value) not in names:
-            names[id(value)] = name = str(len(names))
+            name = str(len(names))
+            names[id(value)] = value, name
             parts = value.tensors() if isinstance(value, se.Model) else {"words": value.words}
             tensors.update({f"{name}/{part}": tensor for part, tensor in parts.items()})
-        return {kind: names[id(value)]}
+        return {kind: names[id(value)][1]}
     if isinstance(value, tuple) and type(value) is tuple:
         return {"items": [_plain(item, tensors, names) for item in value]}
+    if isinstance(value, Stored):
+        once = {slot: _plain(value.store.read(slot), tensors, names) for slot in value.distinct()}
+        return {"clients": [once[slot] for slot in value.slots.tolist()], "versions": value.versions.tolist()}
     if isinstance(value, Clients):
         versions = [value.ref(k).version for k in range(len(value))]
         return {"clients": [_plain(item, tensors, names) for item in value], "versions": versions}
@@ -162,8 +173,10 @@ def _plain(value: Any, tensors: dict[str, Tensor], names: dict[int, str]) -> Pla
 
 
 class _Reader:
-    def __init__(self, tensors: Mapping[str, Tensor], types: Mapping[str, type], layout: se.Layout) -> None:
-        self.tensors, self.types, self.layout = tensors, types, layout
+    def __init__(
+        self, tensors: Mapping[str, Tensor], types: Mapping[str, type], layout: se.Layout, into: Into
+    ) -> None:
+        self.tensors, self.types, self.layout, self.into = tensors, types, layout, into
         self.made: dict[tuple[str, str], Any] = {}
 
     def value(self, plain: Plain) -> Any:
@@ -179,7 +192,7 @@ class _Reader:
             case {"items": list(items)}:
                 return tuple(self.value(item) for item in items)
             case {"clients": list(items), "versions": list(versions)} if len(items) == len(versions):
-                return InMemory(map(self.value, items), map(self._version, versions))
+                return self.into(map(self.value, items), map(self._version, versions))
             case {"type": str(name), "fields": dict(parts)} if name in self.types:
                 return self._dataclass(self.types[name], parts)
         raise StoreError(f"expected a stored value of the types {list(self.types)}, got {str(plain)[:200]}")

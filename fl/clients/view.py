@@ -15,14 +15,17 @@ class View(Generic[Part]):
     2
     """
 
-    def __init__(self, clients: Population[Any], part: Callable[[Any], Part]) -> None:
-        self._clients, self._part = clients, part
+    def __init__(
+        self, clients: Population[Any], part: Callable[[Any], Part], path: str | None = None
+    ) -> None:
+        """`path`: what `part` is the attribute of, where it is one ("model")."""
+        self.clients, self._part, self.path = clients, part, path
 
     def __len__(self) -> int:
-        return len(self._clients)
+        return len(self.clients)
 
     def __getitem__(self, k: int, /) -> Part:
-        return self._part(self._clients[k])
+        return self._part(self.clients[k])
 
     def __iter__(self) -> Iterator[Part]:
-        return map(self._part, self._clients)
+        return map(self._part, self.clients)

@@ -237,8 +237,18 @@ def _has_trace(kind: str, trace: str | None) -> None:
 
 
 class Run(Section):
+    store: Literal["memory", "files"] = "memory"
+    """where clients' models lie between their turns: in memory, or in files of the run directory that are
+    mapped into it and may be larger. The results are the same"""
+    at_rest: Literal["fp32", "bf16"] = "fp32"
+    """weights of clients between their turns: as they are, or rounded to bfloat16, which takes half the room
+    and changes results"""
     checkpoint_every: Count | None = None
     """rounds between checkpoints; default: 1 up to 64 MB, then as often as a twentieth of the time allows"""
+    checkpoint_seconds: Annotated[NotNegative | None, only_if(checkpoint_every=None)] = None
+    """seconds between checkpoints, at least: they are written after rounds; default: see checkpoint_every"""
+    eval_clients: Count | None = None
+    """clients whose models are tested, a sample that the seed draws; default: all. Means are over them"""
     record_clients: bool = True
     """write clients.jsonl: one line per client and round"""
     patience: Count | None = None

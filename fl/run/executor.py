@@ -2,7 +2,8 @@
 
 It keeps worker threads, one client each at a time: kernels and torch release the interpreter's lock. A
 client gets one kernel thread, or several when fewer clients are left than workers. torch itself stays on one
-thread, for its results may depend on the number; those of our kernels do not.
+thread, for its results may depend on the number; those of our kernels do not. A GPU has one worker, which
+takes clients by groups (fl/train/places.py).
 
 Packages bring others by an entry point of the group "sparsefl.executors": a class or function with the
 arguments of `Threads` that makes a `Pool`.
@@ -21,10 +22,12 @@ import sparse_engine as se
 from fl.config import code, words
 from fl.errors import ConfigError, Stopped
 from fl.run.events import Listener
+from fl.train import places
+from fl.train.group_worker import GroupWorker
 from fl.train.setting import Setting
 from fl.train.stop import Stop
 from fl.train.work import Executor, Outcome, Task, Together, Value, Work
-from fl.train.worker import Worker
+from fl.train.worker import Worker, worker_on
 
 LOCAL = "local"
 _KEY = "executor"
@@ -35,9 +38,9 @@ _PAUSE = 0.01
 # workers on small_cnn and digits, in turns: 1.28 to 1.58 client by client, 1.7 to 1.8 with a few at once; on
 # an MLP of 0.2 ms per client-round, half of it Python, nothing.
 _SWITCH = 0.0005
-# Clients that a worker takes at once where the work allows it: at most, and which part of its share of those
-# left. A native call for several leaves the lock alone for longer; ever fewer, so that all end together.
-_MOST, _TURNS = 16, 2
+# Which part of its share of the clients that are left a worker takes at once, where the work allows it: ever
+# fewer, so that all end together.
+_TURNS = 2
 
 
 class Pool(Executor, Protocol):
@@ -76,24 +79,27 @@ class Threads:
         """`listener` hears of waves, and in the workers' threads of clients."""
         if workers < 1:
             raise ValueError(f"expected at least 1 worker, got {workers}")
-        self.workers = workers
+        self._places = places.of_workers(setting.places, workers)
+        self.workers, self._threads = len(self._places), workers
+        self._free = deque(self._places)  # those that no thread has taken yet
         self._setting, self._listener = setting, listener or Listener()
         self._stop, self._lock, self._own = Stop(), threading.Lock(), threading.local()
         self._left = 0
-        self._pool = ThreadPoolExecutor(workers, "worker", initializer=torch.set_num_threads, initargs=(1,))
+        one_thread = torch.set_num_threads, (1,)
+        self._pool = ThreadPoolExecutor(self.workers, "worker", *one_thread)
 
     def run(self, work: Work[Task, Value], tasks: Mapping[int, Task]) -> Iterator[Outcome[Value]]:
         """Outcomes as clients finish. The first error stops the others and is raised."""
         self._left = len(tasks)
         self._listener.wave_started(len(tasks))
-        todo, found, ended = deque(tasks.items()), deque[Outcome[Value]](), threading.Event()
+        todo, found, ended = deque(tasks), deque[Outcome[Value]](), threading.Event()
         count = min(self.workers, len(tasks))
         usual, workers = sys.getswitchinterval(), list[Future[None]]()
         try:
             if count > 1:
                 sys.setswitchinterval(min(_SWITCH, usual))
             for _ in range(count):
-                workers.append(self._pool.submit(self._take, work, todo, found))
+                workers.append(self._pool.submit(self._take, work, tasks, todo, found))
                 workers[-1].add_done_callback(lambda _: ended.set())
             over = not workers
             while not over:
@@ -135,14 +141,17 @@ class Threads:
         self.close()
 
     def _take(
-        self, work: Work[Task, Value], todo: deque[tuple[int, Task]], found: deque[Outcome[Value]]
+        self,
+        work: Work[Task, Value],
+        tasks: Mapping[int, Task],
+        todo: deque[int],
+        found: deque[Outcome[Value]],
     ) -> None:
         """One client after the other, or a few, until nobody is left to do."""
-        together = isinstance(work, Together)
         with se.steady_plan():
             while todo:
-                few = min(_MOST, len(todo) // (_TURNS * self.workers)) if together else 1
-                some = dict(_taken(todo, max(1, few)))
+                few = self._share(len(todo)) if isinstance(work, Together) else 1
+                some = {k: tasks[k] for k in _taken(todo, max(1, few))}
                 if not some:  # another worker was faster
                     return
                 found.extend(self._run(work, some))
@@ -151,7 +160,7 @@ class Threads:
         if self._stop.is_set():
             raise Stopped
         with self._lock:
-            threads = self.workers // min(self.workers, self._left)
+            threads = max(1, self._threads // min(self.workers, self._left))
         try:
             with se.use_threads(threads):
                 if isinstance(work, Together):
@@ -167,10 +176,15 @@ class Threads:
             self._listener.client_finished(k)
         return [Outcome(k, *done[k]) for k in tasks]
 
-    def _worker(self) -> Worker:
+    def _share(self, left: int) -> int:
+        """How many clients this thread's worker takes at once. Where all are on GPUs, its whole share."""
+        share = left // (_TURNS * self.workers) if places.CPU in self._places else -(-left // self.workers)
+        return min(self._worker().most, share)
+
+    def _worker(self) -> Worker | GroupWorker:
         """This thread's own."""
         if not hasattr(self._own, "worker"):
-            self._own.worker = Worker(self._setting, self._stop)
+            self._own.worker = worker_on(self._free.popleft(), self._setting, self._stop)
         return self._own.worker
 
     def _give_up(self, workers: Sequence[Future]) -> None:
@@ -182,7 +196,7 @@ class Threads:
         self._stop.clear()
 
 
-def _taken(todo: deque[tuple[int, Task]], most: int) -> Iterator[tuple[int, Task]]:
+def _taken(todo: deque[int], most: int) -> Iterator[int]:
     """Take the next ones, as many as there are."""
     try:
         for _ in range(most):

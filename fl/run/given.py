@@ -13,6 +13,7 @@ from fl.run import executor as executors
 from fl.run.events import Listener, Several, Warner
 from fl.run.loop import Options
 from fl.run.meters.energy import How
+from fl.train import places
 
 Source = str | Path | Config | Loaded
 Changes = Mapping[str, Any] | Iterable[str]
@@ -97,6 +98,7 @@ def options(
     progress: bool,
     overwrite: bool,
     energy: bool = False,
+    device: str = places.CPU,
 ) -> Options:
     """How to run."""
     if workers is not None and workers < 1:
@@ -106,7 +108,8 @@ def options(
         if not isinstance(one, Listener):
             raise ConfigError(f"listeners: expected objects of fl.Listener, got {type(one).__name__}")
     told = Several([_shown() if progress else Warner(), *listeners])
-    return Options(workers, told, overwrite, executor=executor, energy=How() if energy else None)
+    measured = How() if energy else None
+    return Options(workers, told, overwrite, executor=executor, energy=measured, device=device)
 
 
 def _shown() -> Listener:

@@ -5,21 +5,19 @@ of how far the growing files go; resuming cuts them there. So a process may be k
 resumed run writes what the other would have written. The files: fl/run/rundir.py.
 """
 
-import math
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
-import torch
-
 from fl import algorithms
-from fl.algorithms.base import Env
+from fl.algorithms.base import Env, Round
 from fl.config import Config
-from fl.errors import CheckpointError, Diverged
+from fl.errors import CheckpointError, ConfigError
 from fl.run import (
+    checkpoint,
     executor,
     history,
     interrupts,
@@ -33,6 +31,7 @@ from fl.run import (
 )
 from fl.run.book import Book, Memory
 from fl.run.checkpoint import Head
+from fl.run.computing import check_finite, computing
 from fl.run.events import Listener
 from fl.run.executor import Pool
 from fl.run.growing import NOTHING, Mark
@@ -40,8 +39,11 @@ from fl.run.history import History
 from fl.run.metering import Metering
 from fl.run.meters import Meter, usual
 from fl.run.meters.energy import How
-from fl.run.names import GROWING
+from fl.run.names import CHECKPOINT, GROWING
+from fl.run.populations import Populations
+from fl.train import places
 from fl.train.setting import Setting
+from fl.units import counted
 from fl.world import devices, presence
 from fl.world.topology import Topology
 from sparse_engine.hardware import cores
@@ -65,10 +67,20 @@ class Options:
     meters: Sequence[Meter] = field(default_factory=usual)  # what is measured of every round
     executor: str = executor.LOCAL  # where clients train: one of executor.names()
     energy: How | None = None  # joules of every round are measured too, and how
+    device: str = places.CPU  # where workers compute: as sparse_engine.program.gpu.cards reads it
 
     @property
     def num_workers(self) -> int:
         return self.workers or cores()
+
+    def check_device(self) -> None:
+        """ConfigError where a number of workers is asked for that nobody would have."""
+        devices = {part.strip() for part in self.device.split(",")}
+        if self.workers is not None and places.CPU not in devices:
+            raise ConfigError(
+                f"workers: expected none with device {self.device}, since a GPU has one worker; "
+                f"{self.device},cpu adds so many on the CPU, got {self.workers}"
+            )
 
 
 class After(NamedTuple):
@@ -80,23 +92,35 @@ class After(NamedTuple):
     state: Any
 
 
+SPENT = object()  # a state whose models a round was dropping when it failed
 BEGIN = After(-1, dict.fromkeys(GROWING, NOTHING), (), None)
 
 
 class Run:
     """One run, as far as it got. `lines` goes on with it; the summary is of all rounds."""
 
-    after: After  # replaced as a whole: an interrupt finds the old or the new one
     _meters: Metering  # while rounds run
 
     def __init__(self, cfg: Config, setting: Setting, topology: Topology, options: Options) -> None:
         self.cfg, self.setting, self.topology, self.options = cfg, setting, topology, options
-        self.after, self.book = BEGIN, Memory()  # type: After, Book
+        self._after, self.book = BEGIN, Memory()  # type: After, Book
         self.algorithm = algorithms.find(cfg.algorithm)
         self.presence = presence.make(cfg.presence, cfg.num_clients, cfg.seed)
         devices.draw(cfg.devices, cfg.num_clients)  # a trace that is wrong is told now
         self._make_pool = executor.find(options.executor)
-        self._saved_bytes, self._saved_s, self._saved_at = 0, 0.0, 0.0
+        self._saved_bytes, self._saved_s, self._saved_at = 0, 0.0, perf_counter()
+        self.populations = Populations(cfg, setting)
+
+    @property
+    def after(self) -> After:
+        """Where it stands. Replaced as a whole: an interrupt finds the old or the new one."""
+        if self._after.state is SPENT:
+            self._after = self._again()
+        return self._after
+
+    @after.setter
+    def after(self, after: After) -> None:
+        self._after = after
 
     @property
     def path(self) -> str:
@@ -106,7 +130,8 @@ class Run:
     def restored(self, folder: Path, head: Head) -> After:
         """Where the run stood after the round of a checkpoint. StoreError: that does not fit the run."""
         layout = self.setting.initial.layout
-        state = restore.state_of(folder, head, self.algorithm, self.cfg, layout)
+        store = self.populations.store(folder.parent)
+        state = restore.state_of(folder, head, self.algorithm, self.cfg, layout, store)
         return After(head.round, head.marks, head.history, state)
 
     def lines(self, book: Book) -> Iterator[metrics.Record]:
@@ -120,7 +145,7 @@ class Run:
             self.after.history, self.path, self.options.allow_mixed, listener.note
         )
         with metering.opened(self.options.meters, self.options.energy, listener) as self._meters:
-            with _computing(numerics):
+            with computing(numerics):
                 self._told_where(self._meters.facts)
             try:
                 self._meters.begin()
@@ -142,7 +167,8 @@ class Run:
         return summary | {"mixed": history.mixed(self.after.history)} | dict.fromkeys(recorded.TWINS)
 
     def _told_where(self, facts: dict[str, str]) -> None:
-        workers = min(self.options.num_workers, self.cfg.num_clients)
+        there = places.of_workers(self.setting.places, self.options.num_workers)
+        workers = min(len(there), self.cfg.num_clients)
         read = traces.facts(self.cfg)
         traces.compare(self.after.history, read, self.options.listener.note)
         part = history.now(self.after.round + 1, workers, self.path, facts | read)
@@ -171,17 +197,18 @@ class Run:
             training=cfg.training,
             costs=self.setting.costs,
             messages=cfg.messages,
+            store=self.populations.store(self.book.path),
         )
 
     def _rounds(self, env: Env, pool: Pool, numerics: history.Numerics) -> Iterator[metrics.Record]:
         saved = self.after.round
         try:
-            with _computing(numerics):
+            with computing(numerics):
                 pool.warm_up(self.cfg.num_clients)
                 if saved < 0:
                     self._first(env)
             for t in range(saved + 1, self.cfg.num_rounds):
-                with _computing(numerics):
+                with computing(numerics):
                     line = self._round(t, env)
                 stop = self._watch.see(line)
                 if stop or self._due(t):
@@ -193,7 +220,8 @@ class Run:
                 if stop:
                     return
         except BaseException as stopped:
-            if self.after.round > saved and not isinstance(stopped, CheckpointError):
+            spent = self._after.state is SPENT
+            if self._after.round > saved and not spent and not isinstance(stopped, CheckpointError):
                 self._save()
             raise
 
@@ -207,7 +235,7 @@ class Run:
         listener.round_started(t)
         self._told_who(t, env)
         self._meters.start()
-        result = present.checked(self.algorithm.run_round(self.after.state, t, env), env.attendance)
+        result = present.checked(self._result(t, env), env.attendance)
         readings = self._meters.stop()
         modelled = metrics.modelled(result, env.clock(t))
         told = present.only(result, env.attendance)
@@ -215,7 +243,7 @@ class Run:
         record |= present.facts(env.attendance)
         clients = [*metrics.client_records(t, result, modelled)] if self.cfg.run.record_clients else []
         for line in (record, *clients):
-            _check_finite(line)
+            check_finite(line)
         with interrupts.held():  # or there would be a line without its state
             self.book.append(record, clients)
             self.after = After(t, self.book.marks(), self.after.history, result.state)
@@ -229,6 +257,33 @@ class Run:
             if not there.any():
                 self.options.listener.note(f"round {t} is empty: no client is there")
 
+    def _result(self, t: int, env: Env) -> Round:
+        """Round t. Of a large population, models go with their last reader."""
+        state = self.after.state
+        if not self.populations.may_spend(t, self.book):
+            return self.algorithm.run_round(state, t, env)
+        try:
+            return self.algorithm.run_round(state, t, replace(env, spend=True))
+        except BaseException:
+            self._after = self._after._replace(state=SPENT)
+            raise
+
+    def _again(self) -> After:
+        """Where the run stands after a round that failed while it dropped models: as after kill -9."""
+        path = self.book.path
+        if path is None or not checkpoint.rounds(path / CHECKPOINT):
+            after = BEGIN
+        else:
+            folder = path / CHECKPOINT
+            after, problems = checkpoint.newest(folder, lambda head: self.restored(folder, head))
+            for problem in problems:
+                self.options.listener.note(f"damaged checkpoint left aside: {problem}")
+        self.book.cut(after.marks)
+        if after.round < self._after.round:
+            lost = counted(self._after.round - after.round, "round")
+            self.options.listener.note(f"going back to the checkpoint of round {after.round}: {lost} again")
+        return after
+
     def _due(self, t: int) -> bool:
         """Whether to save the state after round t."""
         every = self.cfg.run.checkpoint_every
@@ -236,6 +291,8 @@ class Run:
             return True
         if every is not None:
             return (t + 1) % every == 0
+        if (seconds := self.cfg.run.checkpoint_seconds) is not None:
+            return perf_counter() - self._saved_at >= seconds
         return self._saved_bytes <= SMALL or perf_counter() - self._saved_at >= SHARE * self._saved_s
 
     def _save(self) -> None:
@@ -243,26 +300,3 @@ class Run:
         self._saved_bytes = self.book.save(self.cfg, *self.after)
         self._saved_at = perf_counter()
         self._saved_s = self._saved_at - began
-
-
-@contextmanager
-def _computing(numerics: history.Numerics) -> Iterator[None]:
-    """Compute rounds with torch on one thread, since its results may depend on the number of threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with numerics():
-            yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _check_finite(line: metrics.Record) -> None:
-    """Diverged: a figure of a round is no number that a line can hold."""
-    for key, value in line.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            of = f" of client {line['client']}" if "client" in line else ""
-            raise Diverged(
-                f"expected a finite {key}{of} in round {line['round']}, got {value}: lower training.lr, "
-                "clip with max_norm, or look at [devices] where it is a modelled one"
-            )

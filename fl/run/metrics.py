@@ -12,6 +12,7 @@ import numpy as np
 
 import sparse_engine as se
 from fl.algorithms.base import Round, mean
+from fl.clients import columns
 from fl.clients.base import Population
 from fl.config import Config
 from fl.keys import Key, summed
@@ -86,6 +87,7 @@ def round_record(
 
 def client_records(t: int, result: Round, modelled: Modelled) -> Iterable[Record]:
     """The lines of clients.jsonl: one for every client that trained."""
+    densities = _density(columns.counts(result.models), result.models[0].layout)
     for k, report in sorted(result.reports.items()):
         yield {
             "round": t,
@@ -94,7 +96,7 @@ def client_records(t: int, result: Round, modelled: Modelled) -> Iterable[Record
             "accuracy_before": report.accuracy_before,
             "loss": report.loss,
             "samples": report.samples,
-            "density": result.models[k].density,
+            "density": densities[k],
             "flop": report.flop,
             "bytes_up": int(result.traffic.up[k, 0]),
             "bytes_down": int(result.traffic.down[k, 0]),
@@ -185,16 +187,22 @@ def _last(rounds: Sequence[Record], key: str) -> float | None:
 
 def _densities(models: Population[se.Model]) -> Record:
     layout = models[0].layout
-    each = [(model.density, model.bitmap.counts.numpy()) for model in models]  # each is read once
-    densities, stored = zip(*each, strict=True)
-    counts = np.mean(stored, axis=0)
-    layers = counts / np.maximum(np.array(layout.segments.sizes), 1)
+    stored = columns.counts(models)
+    densities = _density(stored, layout)
+    layers = np.mean(stored, axis=0) / np.maximum(np.array(layout.segments.sizes), 1)
     return {
         "density_mean": fmean(densities),
         "density_min": min(densities),
         "density_max": max(densities),
         "layer_density": dict(zip(layout.names, layers.tolist(), strict=True)),
     }
+
+
+def _density(stored: columns.Counts, layout: se.Layout) -> list[float]:
+    """`Model.density` of every client."""
+    total = layout.segments.numel
+    found: list[float] = (stored.sum(1) / total if total else np.ones(len(stored))).tolist()
+    return found
 
 
 def _traffic(result: Round) -> Record:

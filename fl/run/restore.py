@@ -9,6 +9,7 @@ from fl import config
 from fl.algorithms.base import Algorithm, Peers
 from fl.algorithms.messages import Sent
 from fl.clients import plain as store
+from fl.clients.memory import InMemory
 from fl.config import Config
 from fl.errors import CheckpointError, RunDirError
 from fl.run import checkpoint, recorded
@@ -16,16 +17,23 @@ from fl.run.checkpoint import Head
 from fl.run.names import CONFIG
 
 
-def state_of(folder: Path, head: Head, algorithm: Algorithm, cfg: Config, layout: se.Layout) -> Any:
-    """What `algorithm` kept after the round of `head`, a checkpoint in `folder`. StoreError or
-    CheckpointError: that does not fit the run."""
+def state_of(
+    folder: Path,
+    head: Head,
+    algorithm: Algorithm,
+    cfg: Config,
+    layout: se.Layout,
+    into: store.Into = InMemory,
+) -> Any:
+    """What `algorithm` kept after the round of `head`, a checkpoint in `folder`; `into`: where clients are
+    kept from now on. StoreError or CheckpointError: that does not fit the run."""
     kinds = {name: x for name, x in vars(algorithm).items() if isinstance(x, type) and is_dataclass(x)}
     types = {"Sent": Sent, "Peers": Peers} | kinds
     if head.round >= cfg.num_rounds:
         last = cfg.num_rounds - 1
         raise CheckpointError(f"expected a round up to {last}, the last of the run, got {head.round}")
     tensors = checkpoint.tensors_of(folder, head, store.wanted(head.state, layout))
-    state = store.put_together(head.state, tensors, types, layout)
+    state = store.put_together(head.state, tensors, types, layout, into)
     check(state, algorithm, cfg.num_clients)
     return state
 

@@ -1,23 +1,28 @@
 """What a run is made of, from its configuration: data, partition, network, first weights, topology."""
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 import sparse_engine as se
-from fl import config
+from fl import config, rng
 from fl.config import Config
 from fl.data import Dataset, Partition, adjusted, as_dataset, load, partition
+from fl.data.samples import Samples
 from fl.run import own
 from fl.run.own import NOTHING, Own
 from fl.train import coverage, network
 from fl.train.cost import Cost
+from fl.train.places import ONLY_CPU, Places
 from fl.train.setting import Setting
 from fl.world import topology
 
 
-def prepare(cfg: Config, given: Own = NOTHING) -> Setting:
-    """Data, partition, network and first weights of a run; what is given takes the place of what is named."""
+def prepare(cfg: Config, given: Own = NOTHING, places: Places = ONLY_CPU) -> Setting:
+    """Data, partition, network and first weights of a run; what is given takes the place of what is named.
+    ConfigError where clients cannot be trained in one of `places`."""
     own.check_named(cfg, given)
     try:
         data = _data(cfg, given.data)
@@ -34,7 +39,7 @@ def prepare(cfg: Config, given: Own = NOTHING) -> Setting:
     exempt = tuple(cfg.model.exempt)
     initial = _compressed(net, exempt, cfg, "model.name" if given.network is None else "network")
     cost = Cost.of(net, initial.layout, data.shape)
-    return Setting(
+    setting = Setting(
         training=cfg.training,
         exempt=exempt,
         seed=cfg.seed,
@@ -43,7 +48,11 @@ def prepare(cfg: Config, given: Own = NOTHING) -> Setting:
         network=net,
         initial=initial,
         cost=cost,
+        places=places,
     )
+    if places != ONLY_CPU:
+        _ = setting.path
+    return setting
 
 
 def _compressed(net: nn.Module, exempt: tuple[str, ...], cfg: Config, key: str) -> se.Model:
@@ -67,6 +76,25 @@ def _data(cfg: Config, given: Any) -> Dataset:
 
 
 def _divided(data: Dataset, cfg: Config) -> Partition:
+    return tested(_shares(data, cfg), cfg)
+
+
+def tested(parts: Partition, cfg: Config) -> Partition:
+    """With test samples of `run.eval_clients` clients only, drawn from the seed."""
+    count = cfg.run.eval_clients
+    if count is None or count >= cfg.num_clients:
+        return parts
+    chosen = rng.stream(cfg.seed, "tested clients").choice(cfg.num_clients, count, replace=False)
+    keep = np.zeros(cfg.num_clients, bool)
+    keep[chosen] = True
+    sizes = np.diff(parts.test.indptr)
+    indptr = np.concatenate([[0], np.cumsum(np.where(keep, sizes, 0))]).astype(parts.test.indptr.dtype)
+    indices = parts.test.indices[np.repeat(keep, sizes)]
+    counts = np.where(keep[:, None], parts.test_counts, 0)
+    return replace(parts, test=Samples(indptr, indices), test_counts=counts)
+
+
+def _shares(data: Dataset, cfg: Config) -> Partition:
     given = cfg.data
     return partition(
         data,

@@ -21,7 +21,7 @@ from fl.run.names import CHECKPOINT, CONFIG
 from fl.run.own import Own
 from fl.run.result import Result
 from fl.run.rundir import RunDir
-from fl.train import coverage
+from fl.train import coverage, places
 from fl.train.trainer import Trainer
 from fl.train.worker import Worker
 from fl.units import counted
@@ -53,6 +53,8 @@ class Simulation:
     progress    show a bar (or lines, where there is no terminal); without it, notes are warnings of Python
     overwrite   a run in `out` may be removed
     energy      measure the joules of every round, with the meters that this machine has (docs/energy.md)
+    device      where clients are trained: "cpu", "cuda" (the first GPU), "cuda:1", "all" (every GPU), or
+                several with commas: "all,cpu"; a GPU has one worker (docs/gpu.md)
 
     ConfigError: something does not fit; the message names it.
 
@@ -82,9 +84,13 @@ class Simulation:
         progress: bool = False,
         overwrite: bool = False,
         energy: bool = False,
+        device: str = places.CPU,
         options: Options | None = None,
     ) -> None:
-        options = options or given.options(workers, executor, [*listeners], progress, overwrite, energy)
+        how = workers, executor, [*listeners], progress, overwrite, energy, device
+        options = options or given.options(*how)
+        options.check_device()
+        where = places.find(options.device)
         named: Line = {}  # as the command line names it
         data = given.data(data)
         if isinstance(data, str | Path):
@@ -98,9 +104,13 @@ class Simulation:
         cfg = config.settled(own.named(found.config))
         for note in (*found.notes, *config.remarks(cfg)):
             options.listener.note(note)
-        setting, links = setup.prepare(cfg, own), setup.links(cfg)  # data may be missing: nothing is written
+        setting, links = (
+            setup.prepare(cfg, own, where),
+            setup.links(cfg),
+        )  # data may be missing: nothing is written
         staying = coverage.remarks(setting.network, cfg.model.name.strip("<>"), setting.data.shape)
-        for note in staying:
+        mixture = [note for note in (places.note(where),) if note is not None]
+        for note in (*staying, *mixture):
             options.listener.note(note)
         self.config, self.loop = cfg, Run(cfg, setting, links, options)
         self._out, self._own, self._notes = out, own, (*found.notes, *staying)
@@ -122,6 +132,7 @@ class Simulation:
         listeners: Iterable[Listener] = (),
         progress: bool = False,
         energy: bool = False,
+        device: str = places.CPU,
         allow_mixed: bool = False,
         trust: bool = False,
     ) -> "Simulation":
@@ -129,7 +140,7 @@ class Simulation:
 
         network, data, partition, algorithm     what the run was started with from Python, once more: a
                     directory holds none of it
-        workers, executor, listeners, progress, energy  as for a new one
+        workers, executor, listeners, progress, energy, device  as for a new one
         allow_mixed     go on where numbers come out otherwise than before (another machine, version)
         trust           import whatever code the directory names: only where you know who made it
 
@@ -144,7 +155,7 @@ class Simulation:
         ...     [line["round"] for line in fl.Simulation.resume(folder)]
         [1, 2]
         """
-        options = given.options(workers, executor, [*listeners], progress, False, energy)
+        options = given.options(workers, executor, [*listeners], progress, False, energy, device)
         options = replace(options, allow_mixed=allow_mixed)
         if trust:
             code.trust()
@@ -265,6 +276,7 @@ def run(
     progress: bool = False,
     overwrite: bool = False,
     energy: bool = False,
+    device: str = places.CPU,
 ) -> Result:
     """`fl.run`: a whole run, and what came out of it. The arguments are those of `fl.Simulation`.
 
@@ -292,4 +304,5 @@ def run(
         progress=progress,
         overwrite=overwrite,
         energy=energy,
+        device=device,
     ).run()

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 import sparse_engine as se
@@ -66,6 +68,19 @@ class Costs:
         if by_last_batch:
             growth = self.cost.scoring(mask, last_batch(n, local)) if local.epochs else 0
         return local.passes * self.cost.training(mask, local.epochs * n) + growth
+
+    def turns(
+        self, counts: NDArray[np.int64], local: Local, *, grow_batches: int = 0, by_last_batch: bool = False
+    ) -> NDArray[np.int64]:
+        """`turn` of all clients; `counts`: what their masks store, [clients, weights]."""
+        cost, n = self.cost, np.asarray(self.samples, np.int64)
+        forward = cost.fixed + 2 * (counts @ np.array(cost.positions, np.int64))
+        growth = 3 * cost.dense_forward * np.minimum(grow_batches * local.batch_size, n)
+        if by_last_batch:
+            last = np.where(n > 0, (n - 1) % local.batch_size + 1, 0)
+            growth = last * (cost.dense_forward - forward) if local.epochs else 0 * n
+        flop: NDArray[np.int64] = local.passes * 3 * local.epochs * n * forward + growth
+        return flop
 
 
 def last_batch(samples: int, local: Local) -> int:

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from fl import rng
 from fl.data.batches import PAD
-from fl.train.program import Parts, checked, not_finite, report_of, seeds_of, training_of
+from fl.train.draws import Parts
+from fl.train.program import checked, not_finite, report_of, seeds_of, training_of
 from fl.train.setting import Setting
 from fl.train.stop import Stop
 from fl.train.visit import Start, Visit, Visited

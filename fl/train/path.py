@@ -12,14 +12,15 @@ from sparse_engine.program.steps import Graph
 
 
 class Path(NamedTuple):
-    """`name`: program, layers or dense. `graph`: of a program."""
+    """`name`: program, layers or dense. `graph`: of a program. `where`: " on ..." where that is a GPU."""
 
     name: str
     why: str
     graph: Graph | None = None
+    where: str = ""
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.why})"
+        return f"{self.name}{self.where} ({self.why})"
 
 
 def choose(training: config.Training, net: nn.Module, sample: Sequence[int], layout: se.Layout) -> Path:

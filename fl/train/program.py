@@ -4,55 +4,54 @@ The model is trained where it lies, in its own arenas. Draws come from the same 
 layer (fl/train/turn.py), and decisions are the same; sums are rounded in another order.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
 from time import perf_counter
-from typing import NamedTuple
+from typing import Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 import sparse_engine as se
 from fl import rng
-from fl.data import Dataset
-from fl.data.batches import Draw, draw
-from fl.data.dataset import X
 from fl.errors import Diverged, Stopped
+from fl.train.draws import Draws, Parts
 from fl.train.local import Local
 from fl.train.report import Report
 from fl.train.setting import Setting
 from fl.train.stop import Stop
 from fl.train.trainer import Gradient, Grown
-from sparse_engine.program.batches import Batches, Data, Moves, Trained, Training, batch_size
-from sparse_engine.program.cpu.session import Session
+from sparse_engine.program.batches import Batches, Trained, Training
+from sparse_engine.program.steps import Graph
 
-_NO_SAMPLES = Draw(np.zeros(0, np.int64), None)
 _SLOWER = "lower training.lr, or clip with training.max_norm"
 
 
-class Parts(NamedTuple):
-    """The two parts of a data set, as programs take them."""
+class OneModel(Protocol):
+    """A session that trains one model: that of the CPU, or a group of one on a GPU."""
 
-    train: Data
-    test: Data
-
-    @classmethod
-    def of(cls, data: Dataset) -> "Parts":
-        mean, std = (np.array(values, np.float32) if values else None for values in (data.mean, data.std))
-        train, test = (Data(_contiguous(p.x), p.labels, mean, std) for p in (data.train, data.test))
-        return cls(train, test)
+    @property
+    def graph(self) -> Graph: ...
+    def train(
+        self, model: se.Model, batches: Batches, how: Training, test: Batches | None = None
+    ) -> Trained: ...
+    def gradient(
+        self, model: se.Model, batches: Batches, seeds: tuple[int, ...] = ()
+    ) -> tuple[se.Model, Trained]: ...
+    def evaluate(self, model: se.Model, batches: Batches) -> int: ...
+    def grow(
+        self, model: se.Model, growth: se.Growth, batches: Batches, seeds: tuple[int, ...] = ()
+    ) -> se.Bitmap | str: ...
 
 
 class ProgramTurn:
     """A trainer.Turn. `_ours`: nobody else has the model, so training may write into it."""
 
     def __init__(
-        self, session: Session, data: Parts, setting: Setting, k: int, t: int, start: se.Model, stop: Stop
+        self, session: OneModel, data: Parts, setting: Setting, k: int, t: int, start: se.Model, stop: Stop
     ) -> None:
-        self._session, self._data, self._setting, self._stop = session, data, setting, stop
+        self._session, self._setting, self._stop = session, setting, stop
+        self._draws = Draws(data, setting, k, t)
         self.k, self.t = k, t
         self._model, self._ours = start, False
         self._scores: Tensor | None = None
@@ -66,8 +65,8 @@ class ProgramTurn:
         return self._model
 
     def test(self) -> float | None:
-        tests = self._tests()
-        return None if tests is None else self._session.evaluate(self._model, tests) / tests.samples
+        tests = self._draws.tests()
+        return self._session.evaluate(self._model, tests) / tests.samples if tests.samples else None
 
     def train(self, local: Local) -> Report:
         self._scores = None
@@ -76,47 +75,32 @@ class ProgramTurn:
     def train_and_test(self, local: Local, *, scores: bool = False) -> Report:
         numel = self._model.bitmap.segments.numel
         self._scores = torch.zeros(numel, dtype=torch.float32) if scores else None
-        return self._train(local, self._tests(local.batch_size))
+        return self._train(local, self._draws.tests(local.batch_size))
 
     def _train(self, local: Local, tests: Batches | None) -> Report:
-        began, setting = perf_counter(), self._setting
+        began = perf_counter()
         model = self._model if self._ours else self._model.clone()
         how = training_of(local, self._seeds(f"dropout{local.stream}"), self._stop, model, self._scores)
-        stream = rng.stream(setting.seed, f"batches{local.stream}", self.t, self.k)
-        epochs = [draw(setting.data, self._samples, stream) for _ in range(local.epochs)]
-        given = self._batches(epochs or [_NO_SAMPLES], self._size(local.batch_size))
-        done = self._session.train(model, given, how, tests)
+        given = self._draws.training(local)
+        done = self._session.train(model, given, how, tests if tests and tests.samples else None)
         checked(done, self._where)
         self._model, self._ours = model, True
         num_tests = 0 if tests is None else tests.samples
         return self._report(given, done, local.passes, perf_counter() - began, num_tests)
 
-    def _tests(self, batch: int | None = None) -> Batches | None:
-        """The client's test samples; None where it has none."""
-        indices = self._setting.partition.test.of(self.k)
-        size = self._size(batch or self._setting.training.batch_size)
-        return Batches(self._data.test, indices.astype(np.int64), size) if len(indices) else None
-
     def gradient(self) -> Gradient:
-        began, setting = perf_counter(), self._setting
-        stream = rng.stream(setting.seed, "gradient", self.t, self.k)
-        epoch = draw(setting.data, stream.permutation(self._samples), stream)
-        batches = self._batches([epoch], self._size(setting.training.batch_size))
+        began, batches = perf_counter(), self._draws.gradient()
         g, done = self._session.gradient(self._model, batches, self._seeds("gradient dropout"))
         checked(done, self._where)
         return Gradient(g, self._report(batches, done, 1, perf_counter() - began))
 
     def grow(self, fraction: float, batches: int = 1) -> Grown:
-        setting = self._setting
-        stream = rng.stream(setting.seed, "grow", self.t, self.k)
-        order, moves = draw(setting.data, self._samples, stream)
-        size = min(batches * setting.training.batch_size, len(order))
-        first = self._batches([Draw(order[:size], moves and moves.part(slice(size)))], size)
+        first = self._draws.growth(batches)
         growth = se.Growth(self._model, fraction)
         mask = self._session.grow(self._model, growth, first, self._seeds("grow dropout"))
         if isinstance(mask, str):
             raise not_finite(f"gradient of {mask}", self._where)
-        return Grown(mask, Report(flop=setting.cost.dense_training(size)))
+        return Grown(mask, Report(flop=self._setting.cost.dense_training(first.size)))
 
     def grow_by_scores(self, fraction: float) -> Grown:
         assert self._scores is not None, "no training kept scores"
@@ -129,25 +113,9 @@ class ProgramTurn:
         return Grown(growth.bitmap(), Report())
 
     def _report(self, given: Batches, done: Trained, passes: int, seconds: float, tests: int = 0) -> Report:
-        samples = len(self._samples)
+        samples = len(self._draws.samples)
         report = report_of(done, self._setting, self._model.bitmap, passes, samples, tests, given.size)
         return replace(report, train_s=seconds)
-
-    def _batches(self, draws: Sequence[Draw], size: int) -> Batches:
-        if len(draws) == 1:
-            return Batches(self._data.train, draws[0].order, size, 1, draws[0].moves)
-        moves = [epoch.moves for epoch in draws if epoch.moves is not None]
-        order = np.concatenate([epoch.order for epoch in draws])
-        return Batches(self._data.train, order, size, len(draws), Moves.joined(moves) if moves else None)
-
-    def _size(self, wanted: int) -> int:
-        """Of batches."""
-        return batch_size(wanted, len(self._samples), len(self._setting.partition.test.of(self.k)))
-
-    @property
-    def _samples(self) -> NDArray[np.integer]:
-        """The client's training samples."""
-        return self._setting.partition.train.of(self.k)
 
     def _seeds(self, purpose: str) -> tuple[int, ...]:
         return seeds_of(self._session, self._setting, purpose, self.t, self.k)
@@ -199,7 +167,7 @@ def report_of(
     )
 
 
-def seeds_of(session: Session, setting: Setting, purpose: str, t: int, k: int) -> tuple[int, ...]:
+def seeds_of(session: OneModel, setting: Setting, purpose: str, t: int, k: int) -> tuple[int, ...]:
     """Of every dropout: those of fl/train/turn.py."""
     return tuple(
         int(rng.stream(setting.seed, f"{purpose} {i}", t, k).integers(2**63))
@@ -220,8 +188,3 @@ def checked(done: Trained, where: str) -> None:
 
 def not_finite(what: str, where: str) -> Diverged:
     return Diverged(f"expected a {what} of finite numbers, got inf or NaN ({where}): {_SLOWER}")
-
-
-def _contiguous(x: X) -> X:
-    """`x`, or a copy if its samples do not lie one after another."""
-    return x if x.flags.c_contiguous else x.copy()

@@ -9,9 +9,10 @@ from torch import nn
 import sparse_engine as se
 from fl import config
 from fl.data import Dataset, Partition
-from fl.train import path
+from fl.train import path, places
 from fl.train.cost import Cost, Costs
 from fl.train.path import Path
+from fl.train.places import ONLY_CPU, Places
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,7 @@ class Setting:
     network: nn.Module  # a dense one with w0: workers copy it
     initial: se.Model  # w0, everything stored
     cost: Cost
+    places: Places = ONLY_CPU  # where workers compute
 
     @property
     def costs(self) -> Costs:
@@ -35,4 +37,6 @@ class Setting:
     @cached_property
     def path(self) -> Path:
         """How clients are trained, and why so."""
-        return path.choose(self.training, self.network, self.data.shape, self.initial.layout)
+        found = path.choose(self.training, self.network, self.data.shape, self.initial.layout)
+        places.check(found, self.places)
+        return found._replace(where=places.told(self.places))

@@ -12,13 +12,15 @@ from collections.abc import Mapping
 
 import sparse_engine as se
 from fl import rng
-from fl.train import native_visit
+from fl.train import native_visit, places
 from fl.train.dense import Dense
+from fl.train.draws import Parts
 from fl.train.engine import Engine
+from fl.train.group_worker import GroupWorker
 from fl.train.layers import Layers
 from fl.train.local import Local
 from fl.train.native_visit import NativeVisits
-from fl.train.program import Parts, ProgramTurn
+from fl.train.program import ProgramTurn
 from fl.train.setting import Setting
 from fl.train.stop import Stop
 from fl.train.trainer import Turn
@@ -28,8 +30,19 @@ from fl.train.visit_steps import by_steps
 from sparse_engine.program.cpu.session import Session
 
 
+def worker_on(place: str, setting: Setting, stop: Stop) -> "Worker | GroupWorker":
+    """The trainer of a worker that computes there."""
+    return Worker(setting, stop) if place == places.CPU else GroupWorker(setting, stop, place)
+
+
 class Worker:
-    """A trainer.Trainer with one network. Not for two threads at once."""
+    """A trainer.Trainer with one network, on the CPU. Not for two threads at once.
+
+    `most`: clients that it is best given at once. A native call for several leaves the interpreter's lock
+    alone for longer.
+    """
+
+    most = 16
 
     def __init__(self, setting: Setting, stop: Stop | None = None) -> None:
         """`stop` is looked at before every batch: once it is set, training raises Stopped."""

@@ -25,7 +25,6 @@ from fl import config
 from fl.errors import ConfigError
 from fl.rng import stream
 from fl.world import trace
-from fl.world.schedule import Schedule, Turn
 from fl.world.topology import Neighbours, from_links
 
 Flags = NDArray[np.bool_]
@@ -61,19 +60,9 @@ class Attendance:
         taken = self.taken(neighbours)
         return _chosen(taken, ~self.there[taken.indices])
 
-    def waves(self, plan: Schedule, neighbours: Neighbours) -> list[list[Turn]]:
-        """The turns of a round that was planned on the `live` links of `neighbours`: of those that are there.
-        Last models of absent ones are among the `others` of a turn."""
-        if self.there is None:
-            return plan.waves()
-        stale = self.stale(neighbours)
-        waves = [[self._with(turn, stale) for turn in wave if self.has(turn.client)] for wave in plan.waves()]
-        return [wave for wave in waves if wave]
-
-    @staticmethod
-    def _with(turn: Turn, stale: Neighbours) -> Turn:
-        more = stale.of(turn.client).tolist()
-        return turn._replace(others=tuple(sorted([*turn.others, *more]))) if more else turn
+    def of(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of `clients` that are there, in their order."""
+        return clients if self.there is None else clients[self.there[clients]]
 
     def _kept(self, neighbours: Neighbours, givers: bool) -> Neighbours:
         if self.there is None or self.there.all():

@@ -64,6 +64,35 @@ class Schedule:
         """Return the share of clients that wait for nobody."""
         return float(np.mean(self.wait.degrees == 0))
 
+    def steps(self, ranks: int | None = None) -> list[NDArray[np.int64]]:
+        """Clients that train side by side, step by step: each needs earlier steps only. That is the waves;
+        or, with `ranks`, those among the first so many clients by rho, then among the next so many. Who still
+        takes a client's last model comes before it by rho, so that such models are soon not needed."""
+        client = np.argsort(self.reuse)
+        level = self.wave[client] if ranks is None else self._levels(ranks)
+        window = np.arange(len(client)) // (ranks or len(client))
+        order = np.lexsort((level, window))  # stable: by rho
+        ends = np.flatnonzero(np.diff(level[order]) | np.diff(window[order])) + 1
+        return np.split(client[order], ends)
+
+    def _levels(self, ranks: int) -> NDArray[np.int32]:
+        """Of every rank: the longest chain of waiting that ends there, within its window of so many ranks."""
+        taker, giver = self.reuse[self.wait.takers()], self.reuse[self.wait.indices]
+        inside = taker // ranks == giver // ranks
+        taker, giver = taker[inside], giver[inside]
+        level = np.zeros(len(self.reuse), np.int32)
+        while True:
+            longer = level.copy()
+            np.maximum.at(longer, taker, level[giver] + 1)
+            if np.array_equal(longer, level):
+                return level
+            level = longer
+
+    @cached_property
+    def waited(self) -> NDArray[np.bool_]:
+        """Whether each entry of `neighbours.indices` is waited for."""
+        return np.isin(_links(self.neighbours), _links(self.wait), assume_unique=True)
+
     def waves(self) -> list[list[Turn]]:
         """A turn needs turns of earlier waves only. Turns of a wave by rho, clients of a turn by number."""
         waves: list[list[Turn]] = [[] for _ in range(self.depth + 1)]
@@ -256,6 +285,11 @@ class _Walk:
                 wave[r] = max(wave[r], wave[prior[i]] + 1)
                 start[r] = max(start[r], finish[prior[i]] + (len(fastest) - place) * one_model)
             finish[r] = start[r] + float(self.duration[r])
+
+
+def _links(rows: Neighbours) -> NDArray[np.int64]:
+    """A number per link."""
+    return rows.takers().astype(np.int64) * rows.num_clients + rows.indices
 
 
 def _transposed(rows: Neighbours) -> Neighbours:

@@ -3,7 +3,9 @@
     gather   x[g, ..., b] = (data[order[t, g, b]] - mean) / std,   0 where order is -1: an empty lane
     loss     losses[t, g] = sum over b of cross-entropy,   dz = (softmax - onehot) / samples of the batch
     hits     hits[t, g] = samples whose largest logit is that of their class
-    sgd_     d = g + lambda w,   u <- mu u + d,   w <- w - eta u,   where client g has a batch in step t
+    squares  sums[run] = sum of g^2 over a run, float64
+    sgd_     d = s g + lambda w,   u <- mu u + d,   w <- w - eta u,   where client g has a batch in step t
+             s = min(1, max_norm / (|g| + 1e-6)) of the client, where sums are given; else 1
 
 The step t is read from the card's memory, like eta, mu and lambda (`numbers`): the same launches are every
 step, which is what a CUDA graph replays. `clock` is int64 [2]: t, and the step after it. `gather` begins a
@@ -16,7 +18,7 @@ from torch import Tensor
 from sparsefl.kernels import checks, registry
 from sparsefl.kernels.group import BATCHES, CHUNK
 
-__all__ = ["gather", "hits", "loss", "sgd_"]
+__all__ = ["gather", "hits", "loss", "sgd_", "squares"]
 
 _call = registry.bind(__name__)
 
@@ -74,26 +76,54 @@ def hits(logits: Tensor, labels: Tensor, order: Tensor, clock: Tensor, found: Te
     _call("group_hits", logits.device, logits, labels, order, clock, found)
 
 
+def squares(g: Tensor, runs: Tensor, sums: Tensor) -> None:
+    """Writes the sum of squares of every run into sums, float64 [runs]."""
+    checks.flat(g=g, sums=sums)
+    _check_runs(runs)
+    checks.dtype(torch.float64, sums=sums)
+    checks.length(len(runs), "runs", sums=sums)
+    checks.same_device(g=g, runs=runs, sums=sums)
+    _call("group_squares", g.device, g, runs, sums)
+
+
 def sgd_(
-    w: Tensor, g: Tensor, u: Tensor | None, runs: Tensor, order: Tensor, clock: Tensor, numbers: Tensor
+    w: Tensor,
+    g: Tensor,
+    u: Tensor | None,
+    runs: Tensor,
+    order: Tensor,
+    clock: Tensor,
+    numbers: Tensor,
+    sums: Tensor | None = None,
 ) -> None:
     """One step on the arena of a group, in place on w, u and clock.
 
-    runs     int64 [runs, 3]: what belongs to which client (`kernels.group.runs`)
-    numbers  float32 [3]: eta, mu, lambda; u is None where mu is 0
+    runs     int64 [runs, 5]: what belongs to which client (`kernels.group.runs`)
+    numbers  float32 [4]: eta, mu, lambda, max_norm; u is None where mu is 0
+    sums     what `squares` wrote, where gradients are clipped
     """
     tensors = {"w": w, "g": g} | ({} if u is None else {"u": u})
     checks.flat(**tensors)
     checks.same_dtype(**tensors)
     checks.same_shape(**tensors)
-    checks.dtype(torch.int64, runs=runs, clock=clock)
+    checks.dtype(torch.int64, clock=clock)
     checks.dtype(torch.int32, order=order)
-    checks.length(3, "numbers: eta, mu, lambda", numbers=numbers)
-    checks.contiguous(runs=runs, order=order)
-    if runs.dim() != 2 or runs.shape[1] != 3:
-        raise ValueError(f"expected runs [n, 3] of up to {CHUNK} numbers, got {tuple(runs.shape)}")
+    checks.length(4, "numbers: eta, mu, lambda, max_norm", numbers=numbers)
+    checks.contiguous(order=order)
+    _check_runs(runs)
     checks.same_device(w=w, runs=runs, order=order, clock=clock, numbers=numbers)
-    _call("group_sgd_", w.device, w, g, u, runs, order, clock, numbers)
+    if sums is not None:
+        checks.dtype(torch.float64, sums=sums)
+        checks.length(len(runs), "runs", sums=sums)
+        checks.same_device(w=w, sums=sums)
+    _call("group_sgd_", w.device, w, g, u, runs, order, clock, numbers, sums)
+
+
+def _check_runs(runs: Tensor) -> None:
+    checks.dtype(torch.int64, runs=runs)
+    checks.contiguous(runs=runs)
+    if runs.dim() != 2 or runs.shape[1] != 5:
+        raise ValueError(f"expected runs [n, 5] of up to {CHUNK} numbers, got {tuple(runs.shape)}")
 
 
 def _check_order(order: Tensor, clock: Tensor, x: Tensor) -> None:

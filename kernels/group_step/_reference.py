@@ -55,16 +55,32 @@ def group_hits(logits: Tensor, labels: Tensor, order: Tensor, clock: Tensor, fou
     clock[1] = clock[0] + 1
 
 
+@register("group_squares", "reference")
+def group_squares(g: Tensor, runs: Tensor, sums: Tensor) -> None:
+    for i, (lo, hi, *_) in enumerate(runs.tolist()):
+        sums[i] = g[lo:hi].double().square().sum()
+
+
 @register("group_sgd_", "reference")
 def group_sgd_(
-    w: Tensor, g: Tensor, u: Tensor | None, runs: Tensor, order: Tensor, clock: Tensor, numbers: Tensor
+    w: Tensor,
+    g: Tensor,
+    u: Tensor | None,
+    runs: Tensor,
+    order: Tensor,
+    clock: Tensor,
+    numbers: Tensor,
+    sums: Tensor | None,
 ) -> None:
-    rate, momentum, decay = numbers.to(w.dtype)
+    rate, momentum, decay, max_norm = numbers.to(w.dtype)
     has = (order[int(clock[0])] >= 0).any(1)
-    for lo, hi, client in runs.tolist():
+    for lo, hi, client, first, end in runs.tolist():
         if has[client]:
             here = slice(lo, hi)
-            d = g[here] + decay * w[here]
+            scale = 1.0
+            if sums is not None:
+                scale = min(1.0, float(max_norm) / (float(sums[first:end].sum().sqrt()) + 1e-6))
+            d = scale * g[here] + decay * w[here]
             if u is not None:
                 u[here] = momentum * u[here] + d
                 d = u[here]

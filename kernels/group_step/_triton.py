@@ -109,6 +109,17 @@ def _largest(Z, classes, batch, inside):
     return most, first
 
 
+@triton.jit
+def _scale(S, first, end, max_norm):
+    """What a client's gradient is scaled by: its norm from the sums of its runs, in order of the lanes."""
+    i = tl.arange(0, _LANES)
+    total = tl.zeros([_LANES], tl.float64)
+    for at in range(first, end, _LANES):
+        total += tl.load(S + at + i, mask=at + i < end, other=0)
+    norm = tl.sqrt(tl.sum(total, 0)) + 1e-6
+    return tl.where(norm > max_norm, max_norm.to(tl.float64) / norm, 1.0).to(tl.float32)
+
+
 @tile.kernel
 def _loss_kernel(Z, LABELS, ORDER, CLOCK, LOSSES, D, clients: tl.int64, classes: tl.int64, batch: tl.int64):
     g = tl.program_id(0).to(tl.int64)
@@ -166,17 +177,49 @@ def group_hits(logits: Tensor, labels: Tensor, order: Tensor, clock: Tensor, fou
 
 
 @tile.kernel
+def _squares_kernel(G, RUNS, S):
+    run = tl.program_id(0).to(tl.int64)
+    lo, hi = tl.load(RUNS + run * 5), tl.load(RUNS + run * 5 + 1)
+    i = lo + tl.arange(0, _CHUNK)
+    g = tl.load(G + i, mask=i < hi, other=0).to(tl.float64)
+    tl.store(S + run, tl.sum(g * g, 0))
+
+
+_squares = tile.Config("group_squares", _squares_kernel, "*fp32 *i64 *fp64", {}, tile.RUN_WARPS, fused=False)
+
+
+@register("group_squares", "triton")
+def group_squares(g: Tensor, runs: Tensor, sums: Tensor) -> None:
+    tile.float32(g=g)
+    _squares.launch(len(runs), g, runs, sums)
+
+
+@tile.kernel
 def _sgd_kernel(
-    W, G, U, RUNS, ORDER, CLOCK, NUMBERS, clients: tl.int64, batch: tl.int64, MOMENTUM: tl.constexpr
+    W,
+    G,
+    U,
+    RUNS,
+    ORDER,
+    CLOCK,
+    NUMBERS,
+    S,
+    clients: tl.int64,
+    batch: tl.int64,
+    MOMENTUM: tl.constexpr,
+    CLIPPED: tl.constexpr,
 ):
-    RUNS += tl.program_id(0).to(tl.int64) * 3
+    RUNS += tl.program_id(0).to(tl.int64) * 5
     lo, hi, client = tl.load(RUNS), tl.load(RUNS + 1), tl.load(RUNS + 2)
     rate, momentum, decay = tl.load(NUMBERS), tl.load(NUMBERS + 1), tl.load(NUMBERS + 2)
     t = tl.load(CLOCK)
     i = lo + tl.arange(0, _CHUNK)
     inside = (i < hi) & (tl.load(ORDER + (t * clients + client) * batch) >= 0)
     w = tl.load(W + i, mask=inside, other=0)
-    d = tl.load(G + i, mask=inside, other=0) + decay * w
+    d = tl.load(G + i, mask=inside, other=0)
+    if CLIPPED:
+        d *= _scale(S, tl.load(RUNS + 3), tl.load(RUNS + 4), tl.load(NUMBERS + 3))
+    d += decay * w
     if MOMENTUM:
         d = momentum * tl.load(U + i, mask=inside, other=0) + d
         tl.store(U + i, d, mask=inside)
@@ -186,21 +229,31 @@ def _sgd_kernel(
 
 
 _sgd = {
-    momentum: tile.Config(
+    (momentum, clipped): tile.Config(
         "group_sgd_",
         _sgd_kernel,
-        "*fp32 *fp32 *fp32 *i64 *i32 *i64 *fp32 i64 i64",
-        {"MOMENTUM": momentum},
+        "*fp32 *fp32 *fp32 *i64 *i32 *i64 *fp32 *fp64 i64 i64",
+        {"MOMENTUM": momentum, "CLIPPED": clipped},
         tile.RUN_WARPS,
     )
     for momentum in (True, False)
+    for clipped in (True, False)
 }
 
 
 @register("group_sgd_", "triton")
 def group_sgd_(
-    w: Tensor, g: Tensor, u: Tensor | None, runs: Tensor, order: Tensor, clock: Tensor, numbers: Tensor
+    w: Tensor,
+    g: Tensor,
+    u: Tensor | None,
+    runs: Tensor,
+    order: Tensor,
+    clock: Tensor,
+    numbers: Tensor,
+    sums: Tensor | None,
 ) -> None:
     tile.float32(w=w, numbers=numbers)
     given = w, g, w if u is None else u, runs, order, clock, numbers
-    _sgd[u is not None].launch(len(runs), *given, order.shape[1], order.shape[2])
+    none = runs.view(torch.float64).view(-1)  # in place of sums that nobody reads
+    config = _sgd[u is not None, sums is not None]
+    config.launch(len(runs), *given, none if sums is None else sums, order.shape[1], order.shape[2])

@@ -1,7 +1,10 @@
 """What this installation and this machine are, for `sparsefl doctor` and bug reports. No host names."""
 
+import ctypes
+import importlib.util
 import os
 import platform
+import re
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -10,6 +13,7 @@ import torch
 
 from sparse_engine.choice import plan
 from sparse_engine.hardware import cpu_model
+from sparse_engine.program.gpu import cards
 from sparsefl.kernels import native, registry, settings
 
 PACKAGES = ("sparsefl", "torch", "triton", "numpy", "scipy")
@@ -26,10 +30,45 @@ def environment() -> dict[str, str]:
         "instruction sets": ", ".join(native.isas()) or "none: the native kernels are not built",
         "instruction set in use": native.isa() if native.isas() else "none",
         "threads": str(native.num_threads()),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+        **_gpus(),
         "backends": ", ".join(registry.variants()),
         "overrides": ", ".join(_overrides()) or "none",
     }
+
+
+def _gpus() -> dict[str, str]:
+    """GPUs with architecture and memory, why one cannot be used; the driver and NVML."""
+    found = cards.found()
+    if not found:
+        return {"gpu": f"none: {cards.absent()}", "driver": _driver(), "nvml": _nvml()}
+    facts = {}
+    for card in found:
+        problem = cards.unfit(card) or cards.without_triton()
+        fits = "" if problem is None else f"; cannot be used: {problem}"
+        key = "gpu" if len(found) == 1 else f"gpu {card.device}"
+        facts[key] = f"{card.name}, {card.arch}, {card.memory / 2**30:.0f} GB{fits}"
+    return facts | {"cuda of torch": torch.version.cuda or "none", "driver": _driver(), "nvml": _nvml()}
+
+
+def _driver() -> str:
+    """The version of NVIDIA's driver."""
+    try:
+        line = cards.DRIVER.read_text().splitlines()[0]
+    except (OSError, IndexError):
+        return f"none ({cards.DRIVER} is missing)"
+    found = re.search(r"\b\d{3}\.\d+(\.\d+)?\b", line)
+    return found[0] if found else line
+
+
+def _nvml() -> str:
+    """Whether joules of boards can be read."""
+    if importlib.util.find_spec("pynvml") is None:
+        return "none: nvidia-ml-py is not installed (sparsefl[energy])"
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return "nvidia-ml-py without a driver's library (libnvidia-ml.so.1)"
+    return f"nvidia-ml-py {_version('nvidia-ml-py')}"
 
 
 def check_settings() -> None:
@@ -53,8 +92,8 @@ def numerics() -> dict[str, str]:
     """Return what the bits of a result depend on, beside its inputs. The number of threads is not among it.
 
     Computations give the same bits wherever these facts are the same. The instruction set is one that
-    `use_isa` takes, or "none (REASON)" if no native kernel runs. The tile is how many outputs of a convolution
-    are summed together; with AVX-512 it depends on the processor's first cache.
+    `use_isa` takes, or "none (REASON)" if no native kernel runs. The tile is how many outputs of a
+    convolution are summed together; with AVX-512 it depends on the processor's first cache.
 
     >>> import sparse_engine as se
     >>> list(se.numerics())

@@ -93,7 +93,7 @@ class Growth:
 
     def __init__(self, state: Model, fraction: float) -> None:
         check_fraction(fraction)
-        self.layout = state.layout
+        self.layout, self.fraction = state.layout, fraction
         self.n = torch.tensor([math.ceil(fraction * d) for d in state.bitmap.stored], dtype=torch.int64)
         self.kept = without_smallest(state, self.n)
         self._words = self.kept.words.clone()

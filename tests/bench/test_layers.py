@@ -20,11 +20,11 @@ def test_layers_compare_with_both_dense_layouts_and_with_csr(monkeypatch):
     small = (layers.Shape("conv3x3", 8, 8, 6), layers.Shape("linear", 40, 30, 1, 1))
     monkeypatch.setattr(layers, "SHAPES", small)
     monkeypatch.setitem(sys.modules, "sparseprop", None)  # its rows: test_sparseprop.py
-    rows = list(layers.run((8,), (0.5, 0.9), threads=1, repeats=1, family=None))
+    rows = list(layers.run((8,), (0.5, 0.9), threads=1, repeats=1, family=None, compiled=False))
     names = {row["name"] for row in rows if row["family"] == "conv3x3"}
     assert {"torch", "torch channels_last", "sparsefl weight_gradient"} <= names
     summary = layers.summarise(rows)
-    assert set(summary["conv3x3, batch 8"]["0.5"]) == {"vs_dense", "worst"}
+    assert set(summary["conv3x3, batch 8"]["0.5"]) == {"vs_dense", "worst", "vs_best"}
     assert "vs_csr" in summary["linear, batch 8"]["0.9"]
 
 
@@ -34,7 +34,8 @@ def test_with_kernels_the_choice_is_compared_with_the_best_of_them():
                 "median_ms": milliseconds, "times_ours": None}  # fmt: skip
 
     rows = [row("sparsefl forward", 4.0), row("sparsefl weight_gradient", 6.0), row("torch", 9.0)]
-    rows += [row("sparse forward", 4.0), row("dense forward", 2.0), row("sparse weight_gradient", 6.0)]
+    rows += [row("kernel sparse forward", 4.0), row("kernel dense forward", 2.0)]
+    rows += [row("kernel sparse weight_gradient", 6.0)]
     assert layers.summarise(rows)["f, batch 1"]["0.5"]["auto"] == pytest.approx(0.8)
 
 

@@ -9,7 +9,7 @@ from helpers import assert_close, host, on, randn, variants
 from sparsefl.kernels import gather as native
 from sparsefl.kernels import use_backend
 from sparsefl.kernels.group import runs
-from sparsefl.kernels.group_step import gather, hits, loss, sgd_
+from sparsefl.kernels.group_step import gather, hits, loss, sgd_, squares
 
 OURS = variants("group_step", without=["reference"])
 
@@ -93,20 +93,23 @@ def test_loss_and_its_gradient(variant, classes, batch):
 @pytest.mark.parametrize("variant", OURS)
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("t", [0, 1])
-def test_a_step_of_sgd(variant, momentum, t):
-    """In step 1, client 1 has no batch and stays where it is."""
+@pytest.mark.parametrize("max_norm", [None, 3.0, 1e9])
+def test_a_step_of_sgd(variant, momentum, t, max_norm):
+    """In step 1, client 1 has no batch and stays where it is. A norm of 3 clips, one of 1e9 does not."""
     net, clients = network(LAYERS["linear"]), 3
     bitmap = patterns(net, clients, 0.4)
     table = runs(bitmap, clients, net.num_rest)
     n = bitmap.nnz + clients * net.num_rest
-    order, numbers = order_of(2, clients, 16, 9), torch.tensor([0.1, momentum, 0.05])
+    order, numbers = order_of(2, clients, 16, 9), torch.tensor([0.1, momentum, 0.05, max_norm or 0.0])
     found = []
     for each, dtype in ((variant, torch.float32), ("reference", torch.float64)):
         w, g, u = (randn(n, seed).to(dtype) for seed in range(3))
         with on(each) as put:
             w, g, u = put((w, g, u if momentum else None))
             given = put((table, order, clock_at(t)))
-            sgd_(w, g, u, *given, put(numbers.to(dtype)))
+            sums = put(torch.zeros(len(table), dtype=torch.float64))
+            squares(g, given[0], sums)
+            sgd_(w, g, u, *given, put(numbers.to(dtype)), sums if max_norm else None)
             found.append(host((w, u, given[2])))
     ours, theirs = found
     assert_close(ours[0], theirs[0], terms=2)
@@ -117,11 +120,29 @@ def test_a_step_of_sgd(variant, momentum, t):
     assert torch.equal(ours[0][first:end], randn(n, 0)[first:end]) == (t == 1)
 
 
+@pytest.mark.parametrize("variant", OURS)
+def test_squares_of_a_client_are_those_of_its_runs(variant):
+    """A client of more than one run, whose sum is that of float64, also where float32 would overflow."""
+    net = network(LAYERS["linear"], LAYERS["3x3, pool"])
+    bitmap = patterns(net, 2, 1.0)
+    table, n = runs(bitmap, 2, net.num_rest), bitmap.nnz + 2 * net.num_rest
+    g = randn(n) * 1e25
+    with on(variant) as put:
+        sums = put(torch.zeros(len(table), dtype=torch.float64))
+        squares(put(g), put(table), sums)
+        found = host(sums)
+    for k in (0, 1):
+        mine = table[table[:, 2] == k]
+        assert mine[:, 3:].tolist() == [[k * len(mine), (k + 1) * len(mine)]] * len(mine)
+        wanted = sum(g[lo:hi].double().square().sum() for lo, hi, *_ in mine.tolist())
+        assert found[k * len(mine) : (k + 1) * len(mine)].sum() == pytest.approx(float(wanted), rel=1e-12)
+
+
 def test_runs_cover_the_arena_once():
     net = network(LAYERS["linear"], LAYERS["3x3, pool"])
     bitmap = patterns(net, 3, 1.0)
     table = runs(bitmap, 3, net.num_rest)
-    seen = torch.cat([torch.arange(lo, hi) for lo, hi, _ in table.tolist()])
+    seen = torch.cat([torch.arange(lo, hi) for lo, hi, *_ in table.tolist()])
     assert sorted(seen.tolist()) == list(range(bitmap.nnz + 3 * net.num_rest))
     assert (table[:, 1] - table[:, 0]).max() <= 2048
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -12,6 +13,11 @@ from virtual_card import compiled
 from virtual_card.card import Card
 from virtual_card.launch import launch
 from virtual_card.tensors import MEMORY, tensors_of
+
+NAME = "virtual card"
+PROPERTIES = SimpleNamespace(  # an RTX 4090's
+    name=NAME, major=8, minor=9, total_memory=24 << 30, L2_cache_size=72 << 20, uuid="virtual"
+)
 
 
 @contextmanager
@@ -27,7 +33,12 @@ def installed(*, seed: int = 0, jit: bool = False) -> Iterator[Card]:
         _driving(card) if jit else mock.patch.object(tile.Config, "run", _ahead_of_time(card)),
         mock.patch.object(torch.cuda, "is_available", lambda: True),
         mock.patch.object(torch.cuda, "current_device", lambda: 0),
-        mock.patch.object(torch.cuda, "get_device_name", lambda *_: "virtual card"),
+        mock.patch.object(torch.cuda, "device_count", lambda: 1),
+        mock.patch.object(torch.cuda, "get_device_name", lambda *_: NAME),
+        mock.patch.object(torch.cuda, "get_device_properties", lambda *_: PROPERTIES),
+        mock.patch.object(torch.cuda, "mem_get_info", lambda *_: (20 << 30, PROPERTIES.total_memory)),
+        mock.patch.object(torch.cuda, "memory_reserved", lambda *_: 0),
+        mock.patch.object(torch.cuda, "memory_allocated", lambda *_: 0),
         mock.patch.object(torch.Tensor, "pin_memory", lambda self, *_: self),
         tensors_of(card),
     ):

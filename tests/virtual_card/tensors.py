@@ -7,6 +7,7 @@ operation are refused, as torch would. Not there: backward passes of autograd, w
 """
 
 import ctypes
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -135,12 +136,23 @@ def tensors_of(card: Card) -> Iterator[None]:
         with (
             mock.patch.object(torch.cuda, "_lazy_init", lambda: None),
             mock.patch.object(torch.nn.Module, "_apply", _same_parameters(torch.nn.Module._apply)),
+            mock.patch.object(threading.Thread, "run", _on_card(threading.Thread.run)),
             _FromData(),
             _Mode(),
         ):
             yield
     finally:
         _cards.pop()
+
+
+def _on_card(run: Callable) -> Callable:
+    """Modes are those of a thread: threads that begin on the card have them too."""
+
+    def ran(thread: threading.Thread) -> None:
+        with _FromData(), _Mode():
+            run(thread)
+
+    return ran
 
 
 def _same_parameters(apply: Callable) -> Callable:

@@ -69,7 +69,7 @@ void Conv::make(const Ops& ops, Direction& d, const uint64_t* words, int64_t sto
     if (d.dense)
       make_dense(d, pass, words, used, o);
     else
-      make_sparse(ops, d, pass, o);
+      make_sparse(d.ops(ops), d, pass, o);
   }
 }
 

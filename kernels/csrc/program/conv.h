@@ -49,11 +49,14 @@ struct Order {
 // A direction through planes: forward, or the input gradient with one pass per phase of its stride.
 struct Direction {
   bool transposed;
-  bool dense;    // weights of every tap, zeros where nothing is stored
-  bool weights;  // false: only offsets of taps, for the gradient of a whole weight
+  bool dense;     // weights of every tap, zeros where nothing is stored
+  bool weights;   // false: only offsets of taps, for the gradient of a whole weight
+  const Ops* on;  // the instruction set that its planes and orders are for; null: the run's
   ConvPlanes planes;
   std::vector<Pass> passes;
   std::vector<Order> orders;  // one per pass, of the mask that `adopt` took
+
+  const Ops& ops(const Ops& otherwise) const { return on ? *on : otherwise; }
 };
 
 class Conv {

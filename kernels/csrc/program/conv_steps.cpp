@@ -30,18 +30,19 @@ void ConvApply::run(Run& r) const {
       weights = ordered;
     }
     float* to = r.work + y + d.passes[i].offset;
+    const Ops& on = d.ops(r.ops);
     if (d.dense)
-      r.ops.conv_dense_apply(d.planes, o.dense, d.passes[i].output, r.work + planes, weights, start, to, r.threads);
+      on.conv_dense_apply(d.planes, o.dense, d.passes[i].output, r.work + planes, weights, start, to, r.threads);
     else
-      r.ops.conv_apply(d.planes, o.sparse, d.passes[i].output, r.work + planes, weights, start, to, r.threads);
+      on.conv_apply(d.planes, o.sparse, d.passes[i].output, r.work + planes, weights, start, to, r.threads);
   }
 }
 
 void LinearInputGradient::run(Run& r) const {
   const Direction& d = conv->directions[direction];
   const Order& o = d.orders[0];
-  r.ops.conv_scatter(d.planes, o.sparse, o.block, o.group, r.work + dy, conv->weight.values(r.model), r.work + dx,
-                     r.threads);
+  d.ops(r.ops).conv_scatter(d.planes, o.sparse, o.block, o.group, r.work + dy, conv->weight.values(r.model),
+                            r.work + dx, r.threads);
 }
 
 void Winograd::run(Run& r) const {
@@ -53,7 +54,7 @@ void Winograd::run(Run& r) const {
     r.ops.unpack(values, w.words(r.model), one.offsets, one.segments(), r.work + scratch, r.threads);
     values = r.work + scratch;
   }
-  r.ops.conv_winograd(images, filter, r.work + x, values, start_of(r, bias), r.work + y, r.threads);
+  (on ? *on : r.ops).conv_winograd(images, filter, r.work + x, values, start_of(r, bias), r.work + y, r.threads);
 }
 
 void WeightGradient::run(Run& r) const {
@@ -67,8 +68,8 @@ void WeightGradient::run(Run& r) const {
   }
   if (kernel == sparse) {
     const Direction& d = conv->directions[direction];
-    r.ops.conv_gradient(d.planes, d.orders[0].sparse, d.passes[0].output, r.work + x, r.work + dy, w.gradients(r),
-                        r.threads);
+    d.ops(r.ops).conv_gradient(d.planes, d.orders[0].sparse, d.passes[0].output, r.work + x, r.work + dy,
+                               w.gradients(r), r.threads);
     return;
   }
   const int64_t stored = w.stored(r.model);
@@ -92,7 +93,7 @@ void WeightGradient::run(Run& r) const {
 void WeightGradient::whole(Run& r, float* dw) const {
   const Weight& w = conv->weight;
   if (kernel == winograd) {
-    r.ops.conv_winograd_gradient(images, w.out, w.in, r.work + x, r.work + dy, dw, r.threads);
+    (on ? *on : r.ops).conv_winograd_gradient(images, w.out, w.in, r.work + x, r.work + dy, dw, r.threads);
     return;
   }
   const Direction& d = conv->directions[direction];
@@ -100,7 +101,7 @@ void WeightGradient::whole(Run& r, float* dw) const {
   ConvDense taps = o.dense;
   const int64_t fewer = o.block / tiles > 0 ? o.block / tiles : 1;
   taps.block = fewer * w.taps;
-  r.ops.conv_dense_gradient(d.planes, taps, d.passes[0].output, tiles, r.work + x, r.work + dy, dw, r.threads);
+  d.ops(r.ops).conv_dense_gradient(d.planes, taps, d.passes[0].output, tiles, r.work + x, r.work + dy, dw, r.threads);
 }
 
 // Of the entries that the kept pattern does not store, those with the largest |gradient| join it.

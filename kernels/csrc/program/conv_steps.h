@@ -36,6 +36,7 @@ class Winograd : public Step {
   std::shared_ptr<Conv> conv;
   ConvImages images;
   ConvFilter filter;
+  const Ops* on;  // null: the run's
   int64_t x, y, scratch;
   int64_t bias;
   void run(Run& r) const override;
@@ -47,6 +48,7 @@ class WeightGradient : public Step {
   enum Kernel { sparse, dense, winograd };
   std::shared_ptr<Conv> conv;
   int kernel;
+  const Ops* on;      // of winograd; null: the run's
   int64_t direction;  // whose planes x is in: not of winograd
   ConvImages images;  // of winograd
   int64_t tiles;      // of a row that the dense kernel takes together

@@ -13,7 +13,7 @@ from sparse_engine.program.cpu.listing import MODES
 from sparse_engine.program.cpu.memory import Buffer, Places, Planned, place
 from sparse_engine.program.steps import Graph
 from sparsefl.kernels.native import extension
-from sparsefl.kernels.sparse_conv import DIRECTIONS, Geometry
+from sparsefl.kernels.sparse_conv import DIRECTIONS, Geometry, joined, split
 
 
 def choose(graph: Graph, counts: tuple[int, ...], lanes: int) -> tuple[Kernels, ...]:
@@ -28,9 +28,13 @@ def choose(graph: Graph, counts: tuple[int, ...], lanes: int) -> tuple[Kernels, 
             )
             image = (*graph.values[step.x][1:], lanes)
             shape = (g.out_channels, g.in_channels, g.kernel, g.stride, g.padding, g.dilation)
-            forward, back, weight = (now.kernel(Geometry(*shape, density), way, *image) for way in DIRECTIONS)
-            growth = now.kernel(Geometry(*shape, 1.0), DIRECTIONS[2], *image)
-            found.append(Kernels(forward, back, weight, "dense" if growth == "sparse" else growth))
+            forward, back, weight = (
+                now.kernel(Geometry(*shape, density), way, *image, native=True) for way in DIRECTIONS
+            )
+            growth = now.kernel(Geometry(*shape, 1.0), DIRECTIONS[2], *image, native=True)
+            name, isa = split(growth)
+            growth = joined("dense", isa) if name == "sparse" else growth
+            found.append(Kernels(forward, back, weight, growth))
     return tuple(found)
 
 

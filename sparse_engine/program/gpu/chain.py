@@ -9,10 +9,11 @@ from typing import NamedTuple
 from sparse_engine.model.model import Layout
 from sparse_engine.program import steps
 from sparse_engine.program.steps import Graph
+from sparsefl.kernels.errors import NoKernel
 from sparsefl.kernels.group import Layer, Network
 
 
-class NotOnGpu(ValueError):
+class NotOnGpu(NoKernel):
     """There is no GPU version of something that was asked for; the CPU has one."""
 
 

@@ -59,9 +59,14 @@ def one_data(batches: Sequence[Batches]) -> Data:
     return first
 
 
-def order_of(batches: Sequence[Batches], device: torch.device, first_only: bool = False) -> Order:
-    """Return the steps of a group, every client's batches from the first one on; sent at once."""
-    lanes = lanes_for(max(each.size for each in batches))
+def order_of(
+    batches: Sequence[Batches], device: torch.device, first_only: bool = False, batch: int = 1
+) -> Order:
+    """Return the steps of a group, every client's batches from the first one on; sent at once.
+
+    batch  they run on as many lanes as one of this size: sums then do not depend on who else is there
+    """
+    lanes = lanes_for(max(batch, *(each.size for each in batches)))
     rows = [_rows(each)[: 1 if first_only else None] for each in batches]
     steps = max(map(len, rows))
     samples = np.full((steps, len(batches), lanes), -1, np.int32)

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from sparse_engine.model.grow import check_fraction
 from sparse_engine.model.model import Model
-from sparse_engine.program.batches import Batches, Trained, Training
+from sparse_engine.program.batches import Batches, Data, Trained, Training
 from sparse_engine.program.gpu import given
 from sparse_engine.program.gpu.chain import NotOnGpu, chain
+from sparse_engine.program.gpu.given import Resident
 from sparse_engine.program.gpu.memory import Workspace
 from sparse_engine.program.steps import Graph
 from sparsefl.kernels import bitmap as bitmaps
@@ -25,6 +26,14 @@ from sparsefl.kernels import devices, group, group_conv, group_step
 from sparsefl.kernels.group import Group
 from sparsefl.kernels.layout import Bitmap
 from sparsefl.kernels.select import drop, select
+
+
+class NotFinite(FloatingPointError):
+    """The gradient of a weight is not finite: `client` in the group, and the weight's name."""
+
+    def __init__(self, client: int, name: str) -> None:
+        super().__init__(f"client {client} of the group: the gradient of {name} is not finite")
+        self.client, self.name = client, name
 
 
 class GroupSession:
@@ -41,14 +50,19 @@ class GroupSession:
         batches: Sequence[Batches],
         how: Training,
         tests: Sequence[Batches] | None = None,
+        batch: int = 1,
     ) -> list[Trained]:
-        """Train every client's model in place, all at once. `tests`: as Session.train's, one per client."""
+        """Train every client's model in place, all at once.
+
+        tests  as Session.train's, one per client, which may be empty
+        batch  the size that batches have where a client has enough samples: sums are added up for it
+        """
         _check(models, batches, how)
-        before = None if tests is None else self.evaluate(models, tests)
-        ran = _Running(self, models, batches)
+        before = None if tests is None else self.evaluate(models, tests, batch)
+        ran = _Running(self, models, batches, batch)
         losses = ran.train(how)
         given.unstacked(ran.arena, models)
-        after = None if tests is None else self.evaluate(models, tests)
+        after = None if tests is None else self.evaluate(models, tests, batch)
         found = [_trained(losses[:, g], batches[g], models[g]) for g in range(len(models))]
         if before is None or after is None:
             return found
@@ -57,25 +71,31 @@ class GroupSession:
             for one, right in zip(found, zip(before, after, strict=True), strict=True)
         ]
 
-    def evaluate(self, models: Sequence[Model], batches: Sequence[Batches]) -> list[int]:
+    def evaluate(self, models: Sequence[Model], batches: Sequence[Batches], batch: int = 1) -> list[int]:
         """Return how many samples get their own class, per client."""
         _check(models, batches, None)
-        return _Running(self, models, batches).evaluate()
+        return _Running(self, models, batches, batch).evaluate()
 
-    def grow(self, models: Sequence[Model], fraction: float, batches: Sequence[Batches]) -> list[Bitmap]:
+    def grow(
+        self, models: Sequence[Model], fraction: float, batches: Sequence[Batches], batch: int = 1
+    ) -> list[Bitmap]:
         """Return RigL's next pattern of every client by the gradient of its first batch: one selection that
-        drops and one that grows, over all layers of all clients."""
+        drops and one that grows, over all layers of all clients. NotFinite: there is none."""
         check_fraction(fraction)
         _check(models, batches, None)
-        ran = _Running(self, models, batches, first_only=True)
+        ran = _Running(self, models, batches, batch, first_only=True)
         gradients = ran.dense_gradients()
         n = torch.tensor([math.ceil(fraction * d) for d in ran.group.bitmap.stored], dtype=torch.int64)
         kept = drop(ran.arena[: ran.group.bitmap.nnz], ran.group.bitmap, n)
         try:
             grown = select(gradients, bitmaps.complement(kept), n, largest=True, dense=True)
-        except ValueError as wrong:
-            raise FloatingPointError(f"gradients of a group: {wrong}") from wrong
+        except ValueError:
+            raise _not_finite(gradients, models) from None
         return given.patterns(kept.words | grown.words, models)
+
+    def resident(self, data: Data) -> Resident:
+        """Return the data set on the card; sent the first time."""
+        return given.resident(data, self.graph.values[0], self.device)
 
     def workspace(self, clients: int, batch: int) -> Workspace:
         """Return the memory for groups and batches of this size; the last one is kept."""
@@ -92,14 +112,15 @@ class _Running:
         session: GroupSession,
         models: Sequence[Model],
         batches: Sequence[Batches],
+        batch: int,
         first_only: bool = False,
     ) -> None:
         self.chain, device = session.chain, session.device
-        network, order = self.chain.network, given.order_of(batches, device, first_only)
+        network, order = self.chain.network, given.order_of(batches, device, first_only, batch)
         bitmap, self.arena = given.stacked(models, device)
         self.group: Group = group_conv.make(network, bitmap)
         self.order, self.steps, self.moves = order.samples, order.steps, order.moves
-        self.data = given.resident(given.one_data(batches), session.graph.values[0], device)
+        self.data = session.resident(given.one_data(batches))
         self.work = session.workspace(len(models), self.order.shape[-1])
         self.clock = torch.zeros(2, dtype=torch.int64, device=device)
         self.losses = torch.zeros(self.order.shape[:2], device=device)
@@ -107,15 +128,18 @@ class _Running:
     def train(self, how: Training) -> Tensor:
         """All steps; the losses [steps, G], on the CPU, nan where they were not computed."""
         device, clients = self.arena.device, self.group.clients
-        numbers = torch.tensor([how.lr, how.momentum, how.weight_decay]).to(device)
+        numbers = torch.tensor([how.lr, how.momentum, how.weight_decay, how.max_norm or 0.0]).to(device)
         gradients = torch.zeros_like(self.arena)
         velocity = torch.zeros_like(self.arena) if how.momentum else None
         table = group.runs(self.group.bitmap, clients, self.chain.network.num_rest).to(device)
+        sums = torch.zeros(len(table), dtype=torch.float64, device=device) if how.max_norm else None
 
         def step() -> None:
             self.backward()
             group_conv.weight_gradient(self.group, self.work.images, gradients)
-            group_step.sgd_(self.arena, gradients, velocity, table, self.order, self.clock, numbers)
+            if sums is not None:
+                group_step.squares(gradients, table, sums)
+            group_step.sgd_(self.arena, gradients, velocity, table, self.order, self.clock, numbers, sums)
 
         done = repeat(step, self.steps, lambda: how.stop is not None and bool(how.stop[0]))
         return self.losses[:done].cpu()
@@ -180,7 +204,6 @@ def _check(models: Sequence[Model], batches: Sequence[Batches], how: Training | 
     if how is None:
         return
     missing = {
-        "a norm that is clipped (max_norm)": how.max_norm is not None,
         "SAM (rho)": how.rho != 0,
         "training that is drawn towards a model (pull)": how.pull is not None,
         "momentum that lasts from call to call (velocity)": how.velocity is not None,
@@ -189,6 +212,17 @@ def _check(models: Sequence[Model], batches: Sequence[Batches], how: Training | 
     for what, asked in missing.items():
         if asked:
             raise NotOnGpu(f"there is no GPU version of {what} yet")
+
+
+def _not_finite(gradients: Tensor, models: Sequence[Model]) -> NotFinite:
+    """Whose gradient is not finite, the first one, and of which weight: the last one, as a pass backward
+    meets them."""
+    layout = models[0].layout
+    parts = gradients.cpu().split(list(layout.segments.sizes) * len(models))
+    wrong = [i for i, part in enumerate(parts) if not torch.isfinite(part).all()]
+    layers = len(layout.names)
+    client = wrong[0] // layers
+    return NotFinite(client, layout.names[max(i for i in wrong if i // layers == client) % layers])
 
 
 def _trained(losses: Tensor, batches: Batches, model: Model) -> Trained:

@@ -11,7 +11,7 @@ import pytest
 from fakes import Serial
 
 from fl import algorithms
-from fl.clients.base import Clients
+from fl.clients.base import Clients, pairs_of
 from fl.clients.memory import InMemory
 from fl.config import Messages
 
@@ -71,7 +71,7 @@ class Elsewhere:
         return self.addresses[k]
 
     def with_(self, changed):
-        found = Elsewhere([])
+        changed, found = dict(pairs_of(changed)), Elsewhere([])
         found.addresses = [
             self._put(replace(old, version=old.version + 1), changed[k]) if k in changed else old
             for k, old in enumerate(self.addresses)

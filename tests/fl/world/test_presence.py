@@ -80,18 +80,14 @@ def test_links_by_hand():
     assert last.present(4).tolist() == [0, 1, 3] and not last.has(2)
 
 
-def test_turns_by_hand():
-    """0 <- 1 <- 2 <- 3 in the order of numbers; 1 is absent: nobody waits for it, 2 takes its last model."""
+def test_steps_are_of_those_that_are_there():
+    """0 <- 1 <- 2 <- 3 in the order of numbers; 1 is absent: nobody waits for it."""
     chain = topology.from_links(4, np.array([1, 2, 3]), np.array([0, 1, 2]))
-    for policy, others in (("last_model", (1,)), ("skip", ())):
-        crowd = Attendance(np.array([True, False, True, True]), policy)
-        plan = schedule.plan(crowd.live(chain), np.arange(4), 4)
-        assert [[*map(tuple, wave)] for wave in crowd.waves(plan, chain)] == [
-            [(0, (), ()), (2, (), others)],
-            [(3, (2,), ())],
-        ]
-    nobody = Attendance(np.zeros(4, bool))
-    assert nobody.waves(schedule.plan(nobody.live(chain), np.arange(4), 4), chain) == []
+    crowd = Attendance(np.array([True, False, True, True]))
+    plan = schedule.plan(crowd.live(chain), np.arange(4), 4)
+    assert [crowd.of(step).tolist() for step in plan.steps()] == [[0, 2], [3]]
+    assert Attendance().of(np.arange(3)).tolist() == [0, 1, 2]
+    assert Attendance(np.zeros(4, bool)).of(np.arange(4)).tolist() == []
 
 
 @given(st.data())

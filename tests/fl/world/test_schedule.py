@@ -311,3 +311,23 @@ def test_max_wait_at_refuses(arguments, message):
 def test_plan_refuses(reuse, max_wait, options, message):
     with pytest.raises(ValueError, match=message):
         plan(make("ring", 3).neighbours(0), np.array(reuse), max_wait, **options)
+
+
+@pytest.mark.parametrize("ranks", [None, 1, 7, 40, 1000])
+def test_steps_need_earlier_steps_only(ranks):
+    """In windows by rho, and models of the last round are not needed for longer than a window."""
+    rng = np.random.default_rng(3)
+    planned = plan(make("random", 200, degree=6).neighbours(0), rng.permutation(200), 10)
+    steps = planned.steps(ranks)
+    at = np.empty(200, int)
+    at[np.concatenate(steps)] = np.repeat(np.arange(len(steps)), [len(step) for step in steps])
+    assert sorted(np.concatenate(steps).tolist()) == [*range(200)]
+    wait = planned.wait
+    assert (at[wait.takers()] > at[wait.indices]).all()
+    if ranks is not None:
+        window = planned.reuse[np.concatenate(steps)] // ranks
+        assert (np.diff(window) >= 0).all()
+    else:
+        assert [sorted(step) for step in steps] == [
+            sorted(turn.client for turn in wave) for wave in planned.waves()
+        ]

@@ -18,7 +18,7 @@ OURS = [
     for name in variants("group_conv", without=("reference",))
     if name != "triton" or torch.cuda.is_available()
 ]
-HOW = Training(lr=0.1, momentum=0.9, weight_decay=0.01)
+HOW = Training(lr=0.1, momentum=0.9, weight_decay=0.01, max_norm=1.0)  # clips some of the steps
 
 
 @pytest.mark.parametrize("variant", OURS)
@@ -113,7 +113,7 @@ def test_what_has_no_gpu_version_says_so(name, sentence):
 
 @pytest.mark.parametrize(
     ("how", "sentence"),
-    [({"max_norm": 1.0}, "max_norm"), ({"rho": 0.1}, "SAM"), ({"scores": torch.zeros(1)}, "last batch")],
+    [({"rho": 0.1}, "SAM"), ({"scores": torch.zeros(1)}, "last batch")],
 )
 def test_trainings_without_a_gpu_version_say_so(how, sentence):
     graph, models = tiny_clients(1)
