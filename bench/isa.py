@@ -128,7 +128,8 @@ def _layer(shape: Shape, batch: int, densities: tuple[float, ...]) -> Iterator[C
         values = torch.randn(int(mask.sum()), generator=draw)
         x = torch.randn(shape.into, *size, batch, generator=draw)
         dy = torch.randn(shape.out, *conv.output_size(*size), batch, generator=draw)
-        kernels = [k for k in sc.candidates(conv) if k != "sparse"] if density == 1 else ["sparse"]
+        dense = [k for k in sc.candidates(conv, native=True) if k != "sparse" and not sc.split(k)[1]]
+        kernels = dense if density == 1 else ["sparse"]
         for kernel in kernels:
             name = kernel if shape.family == "conv" else f"{kernel} linear"
             what = f"{shape.name}, batch {batch}"
