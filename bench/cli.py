@@ -14,6 +14,7 @@ from fl.cli.exits import guarded
 from fl.errors import ConfigError
 from sparsefl.bench import options
 from sparsefl.bench.options import (
+    Append,
     Batches,
     CpuTime,
     Json,
@@ -157,11 +158,10 @@ def models(
         bool,
         Option("--energy", help="joules per step of each too, in windows of 10 s: minutes per case"),
     ] = False,
-    precision: Annotated[
-        str, Option(help="of ours, layer by layer where it is bf16; vs_dense has the same precision")
-    ] = "fp32",
+    precision: Annotated[str, Option(help="of ours: fp32 or bf16; vs_dense has the same precision")] = "fp32",
     quick: Quick = False,
     json: Json = None,
+    append: Append = False,
 ) -> None:
     """Whole training steps against dense PyTorch: `sparsefl bench models --model vgg11 --batch 32,128`.
 
@@ -192,7 +192,9 @@ def models(
         }
         columns = {"model": "", "batch": "", "density": "", "name": "", "median_ms": ".1f",
                    "times_ours": ".2f", "skipped": ""}  # fmt: skip
-        more: dict[str, Any] = {"ratios_of": "cpu_ms" if cpu_time else "median_ms"}
+        more: dict[str, Any] = {"ratios_of": "cpu_ms" if cpu_time else "median_ms", "append": append}
+        if precision != "fp32":
+            more["precision"] = precision
         if energy:
             with meters.Session(How(), meters.SHORTEST_S, needed=False) as session:
                 session.tell()

@@ -11,7 +11,7 @@ those for AVX2 are candidates too: they have other tiles, and on processors with
 
 from math import ceil
 
-from sparsefl.kernels.native import bf16_dot, extension, isa, isas
+from sparsefl.kernels.native import bf16_dot, extension, fast_bf16_dot, isa, isas
 from sparsefl.kernels.sparse_conv.conv import Conv, Geometry
 
 NATIVE = ("sparse", "dense", "winograd")
@@ -27,8 +27,11 @@ WINOGRAD_FROM = {
     False: {"forward": (0.22, 6, 6), "input_gradient": (0.22, 6, 6), "weight_gradient": (0.24, 14, 14)},
 }
 # What is added to the share for bfloat16 images where the processor has an instruction for their products:
-# sparse kernels gain from it, Winograd's do not. As found on Zen 5.
+# sparse kernels gain from it, Winograd's do not. As found on Zen 5; and on Zen 4, where the instruction makes
+# twice the products of a multiply-add.
 MORE_BF16 = {"forward": 0.06, "input_gradient": 0.06, "weight_gradient": 0.2}
+MORE_FAST_BF16 = {"forward": 0.22, "input_gradient": 0.22, "weight_gradient": 0.32}
+DENSE_FROM_BF16 = 0.75  # DENSE_FROM there
 
 
 def candidates(conv: Conv | Geometry, *, native: bool = False) -> tuple[str, ...]:
@@ -63,13 +66,15 @@ def suggest(
 ) -> str:
     """Return the kernel that is usually the fastest for an input image [height, width] and batch; bf16: of
     bfloat16; native: of those that programs can call."""
+    dot = bf16 and bool(isas()) and bf16_dot()
     if "winograd" in candidates(conv):
         high, wide = (height, width) if direction == "input_gradient" else conv.output_size(height, width)
         tiles = max(1, ceil(high / 4) * ceil(wide / 4))
         share, few, many = WINOGRAD_FROM[bool(isas()) and extension().conv_vector() == 16][direction]
-        if bf16 and isas() and bf16_dot():
-            share += MORE_BF16[direction]
+        if dot:
+            share += (MORE_FAST_BF16 if fast_bf16_dot() else MORE_BF16)[direction]
         more = many if 36 * 4 * conv.out_channels * conv.in_channels >= LARGE else few
         if conv.density * high * wide / (16 * tiles) >= share + more / (tiles * max(1, batch)):
             return "winograd"
-    return "dense" if conv.density >= DENSE_FROM else "sparse"
+    full = DENSE_FROM_BF16 if dot and fast_bf16_dot() else DENSE_FROM
+    return "dense" if conv.density >= full else "sparse"

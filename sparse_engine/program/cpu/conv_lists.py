@@ -32,10 +32,21 @@ def _planes(made: List, plan: ConvPlan, x: Buffer, kernel: str) -> Buffer:
     """The input of a convolution in planes. Backward makes them again: kept from the forward pass, they would
     be a third of a training's memory."""
     shape = plan.planes("forward", kernel)
-    if shape.is_input:
+    if shape.is_input and not plan.pairs(kernel):
         return x
-    planes = Buffer(shape.size, f"planes of {plan.step.name}")
-    made.add("ToPlanes", planes=shape.native, x=x, to=planes)
+    return _copied(made, plan, "forward", kernel, x)
+
+
+def _copied(made: List, plan: ConvPlan, way: str, kernel: str, x: Buffer) -> Buffer:
+    """`x` in the planes of a kernel. The dense one on bfloat16 wants pairs of channels side by side."""
+    shape, pairs_of = plan.planes(way, kernel), 0
+    if plan.pairs(kernel):
+        step = plan.step.geometry
+        pairs_of = step.in_channels if way == "forward" else step.out_channels
+        planes = Buffer(shape.size, f"planes of pairs of {plan.step.name}")
+    else:
+        planes = made.images(shape.size, f"planes of {plan.step.name}")
+    made.add("ToPlanes", planes=shape.native, x=x, to=planes, pairs_of=pairs_of)
     return planes
 
 
@@ -44,8 +55,12 @@ def _ordered(plan: ConvPlan, way: str, kernel: str) -> Buffer | int:
     theirs is behind the workspace (Run::ordered)."""
     if split(kernel)[0] != "dense":
         return NONE
-    rows = plan.step.geometry.out_channels if way == "forward" else plan.step.geometry.in_channels
-    return Buffer(-(-rows // 3) * 3 * (plan.weights // rows), "ordered weights")
+    shape = plan.step.geometry
+    rows, channels = shape.out_channels, shape.in_channels
+    if way == "backward":
+        rows, channels = channels, rows
+    taps = (-(-channels // 2) if plan.pairs(kernel) else channels) * shape.taps
+    return Buffer(-(-rows // 3) * 3 * taps, "ordered weights")
 
 
 def backward(made: List, i: int, step: steps.Conv) -> None:
@@ -68,9 +83,10 @@ def _weight_gradient(made: List, step: steps.Conv, plan: ConvPlan, dy: Buffer) -
     kernel = plan.kernels.growth if grow or score else plan.kernels.weight_gradient
     x, direction = made.value[step.x], NONE
     name, isa = split(kernel)
+    walk = kernel if name == "sparse" else joined("offsets", isa)
     if name != "winograd":
-        x = _planes(made, plan, x, kernel)
-        direction = plan.direction("forward", kernel if name == "sparse" else joined("offsets", isa))
+        x = _planes(made, plan, x, walk)
+        direction = plan.direction("forward", walk)
     words = -(-plan.weights // 64)
     size = {"sparse": 0}.get(name, -(-plan.weights // 16) * 16 + (4 * words if grow else 0))
     made.add(
@@ -80,7 +96,7 @@ def _weight_gradient(made: List, step: steps.Conv, plan: ConvPlan, dy: Buffer) -
         on=table(isa),
         direction=direction,
         images=plan.images("forward"),
-        tiles=plan.tiles(kernel),
+        tiles=plan.tiles(walk),
         x=x,
         dy=dy,
         scratch=Buffer(size, f"gradient of {step.weight.name}"),
@@ -101,10 +117,8 @@ def _input_gradient(made: List, plan: ConvPlan, dy: Buffer, dx: Buffer) -> None:
         made.add("Winograd", conv=plan, **how, x=dy, y=dx, scratch=scratch, bias=NONE)
     else:
         planes = dy
-        shape = plan.planes("backward", kernel)
-        if not shape.is_input:
-            planes = Buffer(shape.size, "planes of a gradient")
-            made.add("ToPlanes", planes=shape.native, x=dy, to=planes)
+        if plan.pairs(kernel) or not plan.planes("backward", kernel).is_input:
+            planes = _copied(made, plan, "backward", kernel, dy)
         direction = plan.direction("backward", kernel)
         ordered = _ordered(plan, "backward", kernel)
         fields = {"planes": planes, "y": dx, "scratch": ordered, "bias": NONE}

@@ -1,6 +1,6 @@
 """A convolution step on the native kernels: which of them runs each direction, its planes, its directions."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from sparsefl.kernels.native import extension, table
 from sparsefl.kernels.native import on as native_on
 from sparsefl.kernels.sparse_conv import _cpu_geometry as geometry
 from sparsefl.kernels.sparse_conv import split
-from sparsefl.kernels.sparse_conv._cpu_planes import Planes
+from sparsefl.kernels.sparse_conv._cpu_planes import FLOAT, Planes
 
 LANES = (16, 32, 64, 128)  # batch columns side by side that fill whole tiles
 _KERNELS = {"sparse": 0, "dense": 1, "winograd": 2}  # WeightGradient::Kernel, csrc/program/conv_steps.h
@@ -44,22 +44,34 @@ class ConvPlan:
     y: Shape
     lanes: int
     kernels: Kernels
+    itemsize: int = FLOAT  # bytes of an entry of images
+    dot: bool = False  # products of pairs of bfloat16 have an instruction
     directions: list[Any] = field(default_factory=list)
     _known: dict[tuple[str, str], int] = field(default_factory=dict)
-    _ways: dict[tuple[str, str], geometry.Ways] = field(default_factory=dict)
+    _ways: dict[tuple[str, str, bool], geometry.Ways] = field(default_factory=dict)
 
     @property
     def linear(self) -> bool:
         return geometry.is_linear(self.step.geometry, *self.x[1:])
 
+    def pairs(self, kernel: str) -> bool:
+        """Does it take planes whose entries are a bfloat16 of each of two channels? So the dense one where
+        products of pairs have an instruction."""
+        return self.dot and split(kernel) == ("dense", "")
+
     def ways(self, way: str, kernel: str) -> geometry.Ways:
         """Return planes and passes of "forward" or "backward" for a kernel."""
-        isa = split(kernel)[1]
-        if (way, isa) not in self._ways:
+        isa, pairs = split(kernel)[1], self.pairs(kernel)
+        if (way, isa, pairs) not in self._ways:
             make = geometry.forward if way == "forward" else geometry.input_gradient
+            shape, itemsize = self.step.geometry, FLOAT if pairs else self.itemsize
+            if pairs and way == "forward":
+                shape = replace(shape, in_channels=-(-shape.in_channels // 2))
+            elif pairs:
+                shape = replace(shape, out_channels=-(-shape.out_channels // 2))
             with native_on(isa):
-                self._ways[way, isa] = make(self.step.geometry, *self.x[1:], self.lanes)
-        return self._ways[way, isa]
+                self._ways[way, isa, pairs] = make(shape, *self.x[1:], self.lanes, itemsize=itemsize)
+        return self._ways[way, isa, pairs]
 
     def planes(self, way: str, kernel: str) -> Planes:
         return self.ways(way, kernel).planes
@@ -105,6 +117,8 @@ class ConvPlan:
             transposed=way == "backward",
             dense=kernel != "sparse",
             weights=kernel != "offsets",
+            itemsize=ways.planes.itemsize,
+            pairs=not isa and self.pairs(kernel),
             on=table(isa),
             planes=ways.planes.native,
             passes=passes,

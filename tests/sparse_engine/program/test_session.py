@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from programs import MODELS, ODD, batches, made, samples, seeds
+from programs import MODELS, ODD, batches, forced, made, samples, seeds
 from torch import nn
 
 import sparse_engine as se
@@ -103,24 +103,6 @@ def test_networks_of_ours(name):
         assert Session(graph).evaluate(model, given) == Reference(graph).evaluate(model, given)
 
 
-def forced(kernel):
-    """Every convolution on that kernel where it is one of 3x3 without stride, on `dense` where it is not."""
-
-    def choose(graph, counts, lanes):
-        found = []
-        for step in graph.steps:
-            if isinstance(step, Conv):
-                g = step.geometry
-                fits = kernel != "winograd" or (
-                    (g.kernel, g.stride, g.dilation) == ((3, 3), 1, (1, 1)) and max(g.padding) <= 2
-                )
-                each = kernel if fits else "dense"
-                found.append(Kernels(each, each, each, "dense" if each == "sparse" else each))
-        return tuple(found)
-
-    return choose
-
-
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kernel", ["sparse", "dense", "winograd"])
 @pytest.mark.parametrize("name", ["strides", "dilation", "winograd", "shared gradients", "vectors"])
@@ -141,7 +123,7 @@ def test_steps_on_instruction_sets_of_their_own(name, monkeypatch):
     """Neighbours on different ones: each step has planes and orders for its own."""
     draw, seen = np.random.default_rng(0), set()
 
-    def mixed(graph, counts, lanes):
+    def mixed(graph, counts, lanes, bf16):
         found = []
         for step in graph.steps:
             if isinstance(step, Conv):
