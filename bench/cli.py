@@ -234,6 +234,28 @@ def scale(
 
 
 @app.command(cls=Command)
+def cluster(
+    network: Annotated[Values, Option(metavar="NAME,...", help="resnet18, lenet5; default: resnet18")] = None,
+    density: Annotated[float, Option(min=0.01, max=1, help="share of the weights stored")] = 0.5,
+    nodes: Annotated[int, Option(min=1, help="of the cluster; threads of its rival")] = 2,
+    clients: Annotated[int | None, Option(min=2, help="default: 8, of lenet5 200")] = None,
+    repeats: Repeats = None,
+    quick: Quick = False,
+    json: Json = None,
+) -> None:
+    """A Ray cluster of this machine against threads, at equal cores: `sparsefl bench cluster --nodes 2`."""
+    from sparsefl.bench import cluster as work
+
+    def run() -> int:
+        times = repeats or (1 if quick else 5)
+        chosen = names("--network", network, ("lenet5",) if quick else ("resnet18",), work.NETWORKS)
+        few = 8 if quick and clients is None else clients
+        return work.command(work.run(chosen, density, nodes, few, times), nodes, times, json)
+
+    _run(run)
+
+
+@app.command(cls=Command)
 def clients(
     network: Annotated[
         Values,
