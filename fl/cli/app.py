@@ -212,6 +212,40 @@ def doctor() -> None:
     raise typer.Exit(run(Console()))
 
 
+@app.command()
+def tune(
+    network: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="measure the layers of this network, in place of random layers"),
+    ] = None,
+    shape: Annotated[
+        str | None,
+        typer.Option(metavar="CxHxW", help="its images; default 3x32x32, or what fits the network"),
+    ] = None,
+    batch: Annotated[
+        list[int] | None, typer.Option(metavar="N", help="samples per step; may be repeated; default 32")
+    ] = None,
+    density: Annotated[
+        list[float] | None, typer.Option(metavar="D", help="may be repeated; default 0.5, 0.2 and 0.1")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="40 seconds in place of 3 minutes; of a network, one density")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="write there, not into this machine's file")
+    ] = None,
+) -> None:
+    """Measure which kernels are the fastest here and write this machine's plan. Leave it alone meanwhile.
+
+    Without --network it fits the constants of the rule that chooses for every layer; with it, what was found
+    for the layers of that network is added. Runs that were started before keep the plan that they began with.
+    """
+    from fl.cli.tune import Arguments, run
+
+    given = Arguments(network, shape, batch or (32,), density or (0.5, 0.2, 0.1), quick, out)
+    raise typer.Exit(run(Console(), given))
+
+
 app.command()(simulate)
 app.add_typer(energy_commands.app, name="energy")
 

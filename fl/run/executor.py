@@ -29,6 +29,7 @@ from fl.train.setting import Setting
 from fl.train.stop import Stop
 from fl.train.work import Executor, Outcome, Task, Together, Value, Work
 from fl.train.worker import Worker, worker_on
+from sparse_engine.choice import plan
 
 LOCAL, RAY = "local", "ray"
 _KEY = "executor"
@@ -115,12 +116,13 @@ class Threads:
         todo, found, ended = deque(tasks), deque[Outcome[Value]](), threading.Event()
         done = list[int]()
         count = min(self.workers, len(tasks))
+        kernels = plan.current().steady()  # of this thread's context: workers have contexts of their own
         usual, workers = sys.getswitchinterval(), list[Future[None]]()
         try:
             if count > 1:
                 sys.setswitchinterval(min(SWITCH, usual))
             for _ in range(count):
-                workers.append(self._pool.submit(self._take, work, tasks, todo, found, done))
+                workers.append(self._pool.submit(self._take, work, tasks, todo, found, done, kernels))
                 workers[-1].add_done_callback(lambda _: ended.set())
             over = not workers
             while not over:
@@ -170,9 +172,10 @@ class Threads:
         todo: deque[int],
         found: deque[Outcome[Value]],
         done: list[int],
+        kernels: plan.Plan,
     ) -> None:
         """One client after the other, or a few, until nobody is left to do."""
-        with se.steady_plan():
+        with plan.use_plan(kernels):
             while todo:
                 few = self._share(len(todo)) if isinstance(work, Together) else 1
                 some = {k: tasks[k] for k in _taken(todo, max(1, few))}

@@ -1,25 +1,29 @@
 """Where and how the rounds of a run were computed: parts of a run, each of one process on one machine.
 
     history.json, and "history" of every checkpoint:
-        [{"from_round": 0, "workers": 2, "numerics": {...}, "environment": {...}}, ...]
+        [{"from_round": 0, "workers": 2, "numerics": {...}, "environment": {...}, "plan": "..."}, ...]
 
 `numerics` is what the bits of a result depend on: sparse_engine.numerics (instruction set, plan, versions),
-and the path on which clients are trained (fl/train/path.py). `environment` is for readers. A run that goes on
-where its numerics are others would be neither run: it goes on with the instruction set that it was started
-with where that is all that differs, else only if the user says so, and is marked as mixed for ever.
+and the path on which clients are trained (fl/train/path.py). `environment` is for readers. `plan` is the
+whole plan of kernels (sparse_engine/choice/files.py), whose identity is among the numerics.
+
+A run that goes on where its numerics are others would be neither run: it goes on with the instruction set and
+the plan that it was started with, whatever is the default, the file or the processor now; where that is not
+all that differs, only if the user says so, and is marked as mixed for ever.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
 import sparse_engine as se
 from fl.errors import MixedError, RunDirError
 from fl.run.files import shown
+from sparse_engine.choice import plan
 from sparse_engine.doctor.environment import environment
 
-ISA = "instruction set"
+ISA, PLAN = "instruction set", "plan"
 PATH = "path"
 Facts = dict[str, str]
 Numerics = Callable[[], AbstractContextManager[None]]
@@ -32,6 +36,7 @@ class Part(NamedTuple):
     workers: int
     numerics: Facts
     environment: Facts
+    plan: str = ""  # empty: an earlier version did not keep it
 
 
 History = tuple[Part, ...]
@@ -39,7 +44,7 @@ History = tuple[Part, ...]
 
 def now(from_round: int, workers: int, path: str, facts: Facts | None = None) -> Part:
     """A part of this process; `facts` are more of its environment."""
-    return Part(from_round, workers, _numerics(path), environment() | (facts or {}))
+    return Part(from_round, workers, _numerics(path), environment() | (facts or {}), plan.current().text())
 
 
 def path_of(history: History) -> str:
@@ -79,12 +84,12 @@ def same_numerics(history: History, path: str, allow_mixed: bool, note: Callable
     recorded, here = history[-1].numerics, _numerics(path)
     if here == recorded:
         return nullcontext
-    if _reachable(recorded, path):
-        note(
-            f"goes on with the instruction set {recorded[ISA]}, as the run was started "
-            f"(here {here[ISA]} would be used)"
-        )
-        return partial(se.use_isa, recorded[ISA])
+    if (again := _as_recorded(history[-1], path)) is not None:
+        for key, what in ((ISA, "instruction set"), (PLAN, "kernel plan")):
+            if recorded[key] != here[key]:
+                would = f"here {here[key]} would be used"
+                note(f"goes on with the {what} {recorded[key]}, as the run was started ({would})")
+        return again
     differences = ", ".join(_differences(recorded, here))
     if not allow_mixed:
         raise MixedError(
@@ -107,13 +112,15 @@ def from_json(told: Any) -> History:
 
 
 def _part(told: Any, where: str) -> Part:
-    if not isinstance(told, dict) or set(told) != set(Part._fields):
+    if not isinstance(told, dict) or {*told, "plan"} != set(Part._fields):
         raise RunDirError(f"{where}: expected the keys {list(Part._fields)}, got {shown(told)}")
     for key, least in (("from_round", 0), ("workers", 1)):
         if type(told[key]) is not int or told[key] < least:
             raise RunDirError(f"{where}.{key}: expected a number from {least} on, got {shown(told[key])}")
     for key in ("numerics", "environment"):
         check_facts(told[key], f"{where}.{key}")
+    if not isinstance(told.get("plan", ""), str):
+        raise RunDirError(f"{where}.plan: expected text, got {shown(told['plan'])}")
     return Part(**told)
 
 
@@ -138,13 +145,22 @@ def _numerics(path: str) -> Facts:
     return se.numerics() | {PATH: path}
 
 
-def _reachable(recorded: Facts, path: str) -> bool:
-    """Whether this machine computes as `recorded` says, once its instruction set is chosen."""
+def _as_recorded(part: Part, path: str) -> Numerics | None:
+    """Contexts in which this machine computes as `part` says, with its instruction set and plan; None: it
+    cannot."""
     try:
-        with se.use_isa(recorded.get(ISA, "")):
-            return _numerics(path) == recorded
-    except (ValueError, RuntimeError):  # it has no such instruction set, or no native kernels
-        return False
+        kernels = plan.from_text(part.plan) if part.plan else None
+        again = partial(_computing, part.numerics.get(ISA, ""), kernels)
+        with again():
+            return again if _numerics(path) == part.numerics else None
+    except (ValueError, RuntimeError):  # it has no such instruction set, no native kernels, or no such plan
+        return None
+
+
+@contextmanager
+def _computing(isa: str, kernels: plan.Plan | None) -> Iterator[None]:
+    with se.use_isa(isa), plan.use_plan(kernels) if kernels else nullcontext():
+        yield
 
 
 def _differences(recorded: Facts, here: Facts) -> Iterator[str]:

@@ -9,9 +9,10 @@ A native kernel runs on the instruction set in use; "sparse:avx2" is the sparse 
 those for AVX2 are candidates too: they have other tiles, and on processors with 256-bit units win at times.
 """
 
+from functools import cache
 from math import ceil
 
-from sparsefl.kernels.native import bf16_dot, extension, fast_bf16_dot, isa, isas
+from sparsefl.kernels.native import bf16_dot, built, extension, fast_bf16_dot, isa, isas
 from sparsefl.kernels.sparse_conv.conv import Conv, Geometry
 
 NATIVE = ("sparse", "dense", "winograd")
@@ -37,8 +38,13 @@ DENSE_FROM_BF16 = 0.75  # DENSE_FROM there
 def candidates(conv: Conv | Geometry, *, native: bool = False) -> tuple[str, ...]:
     """Return the kernels that can run `conv`; native: without torch's."""
     plain = conv.kernel == (3, 3) and conv.stride == 1 and conv.dilation == (1, 1)
-    ours = NATIVE if plain and max(conv.padding) <= 2 else NATIVE[:2]
-    beside = BESIDE.get(isa(), ()) if isas() else ()
+    return _candidates(plain and max(conv.padding) <= 2, isa() if built() else "", native)
+
+
+@cache
+def _candidates(winograd: bool, isa: str, native: bool) -> tuple[str, ...]:
+    ours = NATIVE if winograd else NATIVE[:2]
+    beside = BESIDE.get(isa, ())
     found = (*ours, *(f"{kernel}:{name}" for name in beside for kernel in ours))
     return found if native else (*found, "torch")
 

@@ -20,11 +20,10 @@ from typing import NamedTuple
 
 from sparse_engine.choice import clock, files
 from sparse_engine.choice.clock import Image
-from sparse_engine.choice.rule import Rule, built_in, share
+from sparse_engine.choice.rule import NATIVE, Rule, built_in, key
 from sparsefl.kernels import native, settings, sparse_conv
 from sparsefl.kernels.sparse_conv import Conv, Geometry
 
-NATIVE = " native"  # ends the key of a second entry, for programs, where the first names torch's kernel
 MARGIN = 0.95  # the rule's kernel stays unless another takes less than this share of its time
 
 # Measures kernels of a layer and direction: the seconds of each.
@@ -49,6 +48,7 @@ class Plan:
         None  # choose as for so many, however many there are: then results do not depend on it
     )
     rule: Rule = field(default_factory=Rule)
+    _steady: "Plan | None" = field(default=None, repr=False)
 
     def kernel(
         self,
@@ -90,6 +90,15 @@ class Plan:
                 return Choice(found, True)
         return Choice(self.rule.kernel(conv, direction, image, False, native), False)
 
+    def steady(self) -> "Plan":
+        """Return the same, as for one thread, which measures nothing; always the same one, so that what is
+        kept by plan is found again."""
+        if self.threads == 1 and self.clock is None:
+            return self
+        if self._steady is None:
+            self._steady = Plan(self.measured, threads=1, rule=self.rule)
+        return self._steady
+
     def text(self) -> str:
         """Return all that decides, as files have it."""
         return files.text(files.Content(self.measured, self.rule))
@@ -123,16 +132,6 @@ def fastest(
 def _winner(seconds: dict[str, float], rule: str) -> str:
     best = min(seconds, key=lambda kernel: seconds[kernel])
     return best if seconds[best] < MARGIN * seconds[rule] else rule
-
-
-def key(conv: Conv | Geometry, direction: str, image: Image, threads: int | None = None) -> str:
-    """Return what decides the speed of a layer, as text. Densities are rounded (rule.share)."""
-    size = "x".join(map(str, conv.shape))
-    how = f"s{conv.stride} p{conv.padding[0]},{conv.padding[1]} d{conv.dilation[0]},{conv.dilation[1]}"
-    return (
-        f"{direction} {size} {how} image {'x'.join(map(str, image))} density {share(conv.density):.2f} "
-        f"threads {threads or native.num_threads()}"
-    )
 
 
 def from_environment() -> Plan:
@@ -187,8 +186,7 @@ def steady_plan() -> AbstractContextManager[None]:
     >>> with se.steady_plan():
     ...     y = net(torch.randn(3, 20))
     """
-    now = current()
-    return use_plan(Plan(now.measured, threads=1, rule=now.rule))
+    return use_plan(current().steady())
 
 
 @contextmanager

@@ -7,6 +7,7 @@ them as they lie. It multiplies by zeros, too.
 from sparsefl.kernels.sparse_conv import Conv
 
 DENSE_FROM = 0.6  # stored share from which it is the faster one
+SMALL = 1 << 14  # weights up to which torch's functions also make the dense weight, without a call of ours
 FEW = 1 << 22  # multiplications of a dense product below which calls decide, and torch's are the shorter ones
 
 

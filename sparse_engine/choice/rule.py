@@ -2,10 +2,12 @@
 
 With constants of the processor (sparse_engine/choice/cost.py), the cheapest by them; without, by density and
 size alone (kernels.sparse_conv.suggest). Constants come from this machine's file (sparsefl tune) or, for
-processors that we have measured, with the package.
+processors that we have measured, with the package; the package's come with what was found there for layers
+of well-known networks.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -27,15 +29,18 @@ BUILT_IN: dict[tuple[str, int] | None, str] = {
 }
 
 
+NATIVE = " native"  # ends the key of a second entry, for programs, where the first names torch's kernel
 TUNED = "tuned"  # by this machine's file, with constants of its own
 
 
 @dataclass(eq=False)
 class Rule:
-    """`costs` by kernel; empty: thresholds of density and size. `name`: what results are marked with."""
+    """`costs` by kernel; empty: thresholds of density and size. `known`: choices that were measured where the
+    constants were, each with its instruction set ("sparse:avx512"). `name`: what results are marked with."""
 
     name: str = "thresholds"
     costs: Costs = field(default_factory=dict)
+    known: Mapping[str, str] = field(default_factory=dict)
     _found: dict[tuple[Any, ...], str] = field(default_factory=dict, repr=False)
 
     @property
@@ -68,10 +73,26 @@ class Rule:
     def _cheapest(self, case: Case, native_only: bool) -> str:
         if min(case.image) < 1:  # nothing to do
             return "sparse"
+        name = key(*case, 1)
+        for found in (self.known.get(name + NATIVE) if native_only else None, self.known.get(name)):
+            kernel, isa = sparse_conv.split(found or "")
+            known = kernel if isa == native.isa() else found  # the one in use goes without its name
+            if known in sparse_conv.candidates(case.conv, native=native_only) and (isa or kernel == "torch"):
+                return known
         expected = self.seconds(case, native_only)
         if not expected:  # an instruction set that was not measured
             return sparse_conv.suggest(case.conv, case.direction, *case.image, native=native_only)
         return min(expected, key=lambda kernel: expected[kernel])
+
+
+def key(conv: Conv | Geometry, direction: str, image: Image, threads: int | None = None) -> str:
+    """Return what decides the speed of a layer, as text. Densities are rounded (rule.share)."""
+    size = "x".join(map(str, conv.shape))
+    how = f"s{conv.stride} p{conv.padding[0]},{conv.padding[1]} d{conv.dilation[0]},{conv.dilation[1]}"
+    return (
+        f"{direction} {size} {how} image {'x'.join(map(str, image))} density {share(conv.density):.2f} "
+        f"threads {threads or native.num_threads()}"
+    )
 
 
 def share(density: float) -> float:
@@ -108,4 +129,5 @@ def named(name: str) -> Rule:
     if name not in BUILT_IN.values():
         raise ValueError(f"expected a rule of this version, got {name!r}")
     text = files("sparse_engine.choice").joinpath(f"{name}.json").read_text()
-    return Rule(name, {key: tuple(constants) for key, constants in json.loads(text).items()})
+    told = json.loads(text)
+    return Rule(name, {kernel: tuple(found) for kernel, found in told["costs"].items()}, told["known"])

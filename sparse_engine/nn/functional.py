@@ -33,6 +33,11 @@ def conv2d(
     x: Tensor, values: Tensor, conv: Conv, bias: Tensor | None = None, watch: Watcher | None = None
 ) -> Tensor:
     """Return the convolution of images [N, C, H, W] with the packed `values` of `conv`, as images."""
+    with _ourselves():
+        return _conv2d(x, values, conv, bias, watch)
+
+
+def _conv2d(x: Tensor, values: Tensor, conv: Conv, bias: Tensor | None, watch: Watcher | None) -> Tensor:
     if x.dim() != 4:
         raise ValueError(f"expected images [N, C, H, W], got {tuple(x.shape)}")
     if precision.is_bf16():
@@ -46,24 +51,41 @@ def linear(
     x: Tensor, values: Tensor, conv: Conv, bias: Tensor | None = None, watch: Watcher | None = None
 ) -> Tensor:
     """Return x [..., in] times the transposed sparse weight [out, in], plus bias: [..., out]."""
+    with _ourselves():
+        return _linear(x, values, conv, bias, watch)
+
+
+def _linear(x: Tensor, values: Tensor, conv: Conv, bias: Tensor | None, watch: Watcher | None) -> Tensor:
     if precision.is_bf16():  # sums of a few columns: in float32, and rounded
         with precision.running("fp32"), _without_autocast(x):
-            return linear(x.float(), values, conv, bias, watch).to(torch.bfloat16)
+            return _linear(x.float(), values, conv, bias, watch).to(torch.bfloat16)
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(values.dtype)
     rows = x.reshape(-1, x.shape[-1])
-    by_rows = _by_rows(rows)
-    if by_rows and watch is None and products.dense_pays(conv, len(rows)):
-        y = _DenseProduct.apply(rows, values, bias, conv)
+    if _is_native(rows) and watch is None and products.dense_pays(conv, len(rows)):
+        small = conv.shape.numel() <= products.SMALL
+        y = (_small_product if small else _DenseProduct.apply)(rows, values, bias, conv)
+    elif _by_rows(rows) and watch is None:
+        y = _RowProduct.apply(rows, values, bias, conv)
     else:
-        planes = _Turned.apply(rows) if by_rows else rows.t().contiguous()
+        planes = _Turned.apply(rows) if _by_rows(rows) else rows.t().contiguous()
         y = _Conv2d.apply(planes[:, None, None, :], values, bias, conv, watch)[:, 0, 0, :].t()
     return y.view(*x.shape[:-1], conv.out_channels)
 
 
+def _ourselves() -> AbstractContextManager[Any]:
+    """What a sparse layer calls is nobody else's business: within a network, sparse_engine/nn/intercept.py
+    sees every torch function, and at 1 to 3 us each that was a third of a small layer."""
+    return torch._C.DisableTorchFunction()
+
+
+def _is_native(x: Tensor) -> bool:
+    return x.dtype == torch.float32 and x.is_cpu and native.built()
+
+
 def _by_rows(x: Tensor) -> bool:
     """Whether a matrix [rows, columns] lies in memory row by row, where a native kernel can turn it over."""
-    return x.is_contiguous() and min(x.shape) > 1 and x.dtype == torch.float32 and x.is_cpu and native.built()
+    return x.is_contiguous() and min(x.shape) > 1 and _is_native(x)
 
 
 def _without_autocast(x: Tensor) -> AbstractContextManager[Any]:
@@ -83,6 +105,46 @@ class _Turned(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Tensor:
         return transpose(dy.contiguous())
+
+
+def _small_product(x: Tensor, values: Tensor, bias: Tensor | None, conv: Conv) -> Tensor:
+    """y = x W^T + b in torch's own functions: where a layer is all calls, a Function of ours is too many."""
+    size = conv.shape.numel()
+    if conv.bitmap.nnz == size:
+        w = values
+    else:
+        at = conv.plans.plan("stored places", lambda: bitmap.to_mask(conv.bitmap).nonzero().view(-1))
+        w = values.new_zeros(size).index_copy_(0, at, values)
+    with _without_autocast(x):
+        return torch.nn.functional.linear(x, w.view(conv.out_channels, conv.in_channels), bias)
+
+
+class _RowProduct(torch.autograd.Function):
+    """y = x W^T + b on rows: turned over, and the sparse kernels. One function, since each costs its call."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, conv: Conv) -> Tensor:
+        planes = transpose(x)[:, None, None, :]
+        ctx.conv = conv
+        ctx.save_for_backward(planes, values)
+        y = sparse_conv.forward(conv, values, planes, bias, kernel=_kernel(conv, "forward", planes))
+        return y[:, 0, 0, :].t()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        planes, values = ctx.saved_tensors
+        need_x, need_values, need_bias, _ = ctx.needs_input_grad
+        conv, dx, dv = ctx.conv, None, None
+        turned = _contiguous(dy.t()[:, None, None, :])
+        if need_x:
+            kernel = _kernel(conv, "input_gradient", planes)
+            found = sparse_conv.input_gradient(conv, values, turned, (1, 1), kernel=kernel)
+            dx = transpose(found[:, 0, 0, :])
+        if need_values:
+            kernel = _kernel(conv, "weight_gradient", planes)
+            dv = sparse_conv.weight_gradient(conv, planes, turned, kernel=kernel)
+        return dx, dv, dy.sum(0) if need_bias else None, None
 
 
 class _DenseProduct(torch.autograd.Function):

@@ -6,15 +6,18 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any, overload
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from sparse_engine.choice import plan
 from sparse_engine.flops import Flops, count_flops, is_counted
 from sparse_engine.nn import precision
 from sparse_engine.nn.bridge import compress
 from sparse_engine.nn.convert import to_dense
 from sparse_engine.nn.layer import SparseLayer
 from sparse_engine.nn.rows import Row, weight_rows
+from sparse_engine.nn.runs import Runs, runs
 from sparse_engine.program.capture import NotCaptured, capture
 
 
@@ -28,11 +31,15 @@ class Report(Sequence[Row]):
         flops: Flops | None = None,
         program: str | None = None,
         precision: str = "fp32",
+        runs: Iterable[Runs] = (),
+        batch: int = 32,
     ) -> None:
         self.rows = tuple(rows)
         self.vectors = vectors  # entries of biases, norms and the like
         self.flops = flops  # of the whole network; None without a sample
         self.precision = precision  # of activations: fp32 or bf16
+        self.runs = tuple(runs)  # on which kernels sparse layers run; empty without a sample
+        self.batch, self.plan = batch, plan.current().identity()  # for which that holds
         self.program = program  # whether it can be one, in a sentence; None without a sample
 
     @overload
@@ -103,6 +110,9 @@ class Report(Sequence[Row]):
             lines.append(_BF16)
         if self.program is not None:
             lines.append(self.program)
+        if self.runs:
+            lines.append(f"Kernels, layer by layer, for a batch of {self.batch} ({self.plan}):")
+            lines += [f"  {one}" for one in self.runs]
         return lines
 
     def __str__(self) -> str:
@@ -144,13 +154,18 @@ _BF16 = (
 _NUMBERS = ("weights", "density", "FLOP")
 
 
-def report(net: nn.Module, input_shape: Sequence[int] | None = None, *, sample: Any = None) -> Report:
+def report(
+    net: nn.Module, input_shape: Sequence[int] | None = None, *, sample: Any = None, batch: int = 32
+) -> Report:
     """Return one row per layer or parameter that holds weights: whether it is sparse or dense, and why.
 
     net          a network, sparse or dense
-    input_shape  the shape of one sample, to count FLOP too (as in `se.count_flops`), and to say whether the
-                 network can train as a program (`se.compile`), or why it runs layer by layer
+    input_shape  the shape of one sample, to count FLOP too (as in `se.count_flops`), to say whether the
+                 network can train as a program (`se.compile`), or why it runs layer by layer, and on which
+                 kernel and instruction set each sparse layer runs (`.runs`): by the rule, as measured
+                 (`sparsefl tune`), or on torch's dense one where that is faster
     sample       instead of a shape: what the network takes, with a batch of one
+    batch        the batch size that kernels are chosen for
 
     The result is a sequence of rows, and a table when it is printed.
 
@@ -167,11 +182,14 @@ def report(net: nn.Module, input_shape: Sequence[int] | None = None, *, sample: 
     Runs layer by layer (no program: there is no step for GELU (1)).
     """
     flops = program = None
+    kernels: list[Runs] = []
     if input_shape is not None or sample is not None:
         flops = count_flops(net, input_shape, sample=sample)
         program = _program(net, sample if input_shape is None else tuple(input_shape))
+        given = torch.zeros(1, *input_shape) if input_shape is not None else sample
+        kernels = runs(net, given, batch, precision.of(net) == "bf16")
     rows = [row._replace(flops=_flops(row, net, flops)) for row in weight_rows(net)]
-    return Report(rows, _vectors(net), flops, program, precision.of(net))
+    return Report(rows, _vectors(net), flops, program, precision.of(net), kernels, batch)
 
 
 def _program(net: nn.Module, given: Any) -> str:

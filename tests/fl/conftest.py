@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from fl import config
+from fl.clients.plain import take_apart
+from fl.run import models
 from fl.run.keys import TIMING
 from fl.run.rundir import CHECKPOINT, CLIENTS, METRICS, read_jsonl
 
@@ -44,11 +46,15 @@ def tiny(tiny_file):
     return lambda *changes: config.load(tiny_file, changes)
 
 
-def results(path: Path) -> tuple:
-    """Everything that a run must repeat: lines without what was measured, weights and state byte by byte."""
+def results(path: Path, restored: bool = False) -> tuple:
+    """Everything that a run must repeat: lines without what was measured, weights and state byte by byte.
+    `restored`: the state as it comes back, wherever clients were kept."""
     lines = [read_jsonl(path / name) for name in (METRICS, CLIENTS)]
     exact = [[{k: v for k, v in line.items() if k not in TIMING} for line in file] for file in lines]
     folder = max((path / CHECKPOINT).glob("round-*"))
+    if restored:
+        plain, tensors = take_apart(models.read(path).state)
+        return *exact, folder.name, plain, {name: x.numpy().tobytes() for name, x in tensors.items()}
     state = json.loads((folder / "state.json").read_text())["body"]["state"]
     return *exact, folder.name, state, [x.read_bytes() for x in sorted(folder.glob("*.safetensors"))]
 
@@ -57,9 +63,9 @@ def results(path: Path) -> tuple:
 def same_results():
     """A function: fails unless two run directories hold the same results."""
 
-    def check(ours: Path, theirs: Path) -> None:
+    def check(ours: Path, theirs: Path, restored: bool = False) -> None:
         names = ("metrics", "clients", "last checkpoint", "state", "tensors")
-        for name, a, b in zip(names, results(ours), results(theirs), strict=True):
+        for name, a, b in zip(names, results(ours, restored), results(theirs, restored), strict=True):
             assert a == b, name
 
     return check

@@ -23,19 +23,23 @@ from fl.run.cluster.finder import Finder
 from fl.run.cluster.shelf import Shelf
 from fl.run.executor import SWITCH, Threads
 from fl.train.setting import Setting
+from sparse_engine.choice import plan
 
 
 class Node:
-    """`number`: of this worker, never used twice. `keeper`: where copies go. `seen`: bytes of others' models
-    that are kept, at most."""
+    """`number`: of this worker, never used twice. `isa`, `kernels`: the driver's instruction set and plan of
+    kernels. `keeper`: where copies go. `seen`: bytes of others' models that are kept, at most."""
 
-    def __init__(self, number: int, setting: bytes, workers: int, isa: str, keeper: Any, seen: int) -> None:
+    def __init__(
+        self, number: int, setting: bytes, workers: int, isa: str, kernels: str, keeper: Any, seen: int
+    ) -> None:
         from ray import cloudpickle
 
         torch.set_num_threads(1)
         self._context = ExitStack()
         with suppress(ValueError, RuntimeError):  # there is none of that name here: `numerics` will tell
             self._context.enter_context(se.use_isa(isa))
+        self._kernels = plan.from_text(kernels)
         self._setting: Setting = cloudpickle.loads(setting)
         self._shelf = Shelf(number, self._setting.initial, seen)
         self._threads = Threads(self._setting, workers)
@@ -45,10 +49,12 @@ class Node:
 
     def numerics(self) -> dict[str, str]:
         """What the bits of results depend on here."""
-        return se.numerics() | {"path": str(self._setting.path)}
+        with plan.use_plan(self._kernels):
+            return se.numerics() | {"path": str(self._setting.path)}
 
     def warm_up(self, clients: int) -> None:
-        self._threads.warm_up(clients)
+        with plan.use_plan(self._kernels):
+            self._threads.warm_up(clients)
 
     def ping(self) -> None:
         """It lives."""
@@ -63,7 +69,8 @@ class Node:
             self._most_batches = max(self._most_batches, self._batches)
         made = dict[Name, Near]()
         try:
-            return self._run(turn, given, Finder(self._shelf, put, keepers), made)
+            with plan.use_plan(self._kernels):
+                return self._run(turn, given, Finder(self._shelf, put, keepers), made)
         except BaseException:  # nobody will hear of what was made
             self.forget(made)
             exchange.forget(self._keeper, made)

@@ -17,6 +17,7 @@ from fl.run.cluster import keeper as keepers
 from fl.run.cluster.connection import ClusterError, Machine
 from fl.run.cluster.far import Name
 from fl.run.cluster.node import Node
+from sparse_engine.choice import plan
 
 _START_S = 300.0  # a worker has started, with data and network, or never will
 _ALIVE_S = 60.0  # a worker that does not answer for so long is dead
@@ -53,6 +54,7 @@ class Places:
         """`workers`: clients that a machine trains at a time; None: one per CPU. `seen`: bytes of others'
         models that it keeps."""
         self._setting, self._numerics, self._workers, self._note = setting, numerics, workers, note
+        self._kernels = plan.current().text()  # of this thread's context
         self._seen = seen
         self._numbers = count(1)
         self._keepers: dict[str, Any] = {}  # by machine
@@ -152,7 +154,8 @@ class Places:
         number, workers = next(self._numbers), self._workers or facts.cpus
         keeper = self._keepers[self._next(machine)]
         isa = self._numerics["instruction set"]
-        actor = _actor(Node, machine, workers).remote(number, self._setting, workers, isa, keeper, self._seen)
+        given = number, self._setting, workers, isa, self._kernels, keeper, self._seen
+        actor = _actor(Node, machine, workers).remote(*given)
         self.all.append(Place(number, machine, facts.name, workers, keeper, actor))
         return self.all[-1]
 

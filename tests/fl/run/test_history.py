@@ -13,9 +13,14 @@ from fl.run import history, recorded, runs
 from fl.run.events import Listener
 from fl.run.history import Part
 from fl.run.runs import Interrupted, Options
+from sparse_engine.choice import files, plan
+from sparse_engine.choice.plan import Plan
+from sparse_engine.choice.rule import Rule
 from sparsefl.kernels import native
+from sparsefl.kernels.sparse_conv import DIRECTIONS
 
 QUICK = ("num_rounds=4",)
+KINDS = ("conv", "linear")
 
 
 class Stop(Listener):
@@ -61,6 +66,55 @@ def test_a_run_goes_on_with_the_instruction_set_it_was_started_with(tiny, tmp_pa
     assert ear.notes == [
         f"goes on with the instruction set {first}, as the run was started (here {best} would be used)"
     ]
+
+
+@pytest.mark.parametrize("layers", [True, False], ids=["layers", "program"])
+def test_a_run_goes_on_with_its_own_plan_whatever_the_file_says_now(
+    tiny, tmp_path, same_results, monkeypatch, layers
+):
+    how = (*QUICK, *(["training.path=layers"] if layers else []))
+    file = tmp_path / "plan.json"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def from_now_on(kernel):
+        """Every convolution and product on one kernel."""
+        free = {f"{kernel} {native.isa()} {d} {kind}": [0.0] * 11 for d in DIRECTIONS for kind in KINDS}
+        dear = {f"{k} {native.isa()} {d} {kind}": [1.0] * 11 for k in ("sparse", "dense") for d in DIRECTIONS
+                for kind in KINDS}  # fmt: skip
+        files.write(file, Plan(rule=Rule("tuned", dear | free)).text())
+        monkeypatch.setattr(plan, "_defaults", {native.isa(): plan.from_file(file)})
+
+    from_now_on("sparse")
+    runs.start(tiny(*how), tmp_path / "whole", Options(1))
+    stopped(tiny(*how), tmp_path / "run")
+    started = se.numerics()["plan"]
+    from_now_on("dense")
+    runs.start(tiny(*how), tmp_path / "other", Options(1))
+    ear = Stop()
+    summary = runs.resume(tmp_path / "run", Options(2, ear))
+    same_results(tmp_path / "run", tmp_path / "whole")
+    assert summary["mixed"] == []
+    here = se.numerics()["plan"]
+    assert ear.notes == [
+        f"goes on with the kernel plan {started}, as the run was started (here {here} would be used)"
+    ]
+    with pytest.raises(AssertionError):  # it matters
+        same_results(tmp_path / "other", tmp_path / "whole")
+
+
+def test_a_plan_that_cannot_be_read_is_another(tiny, tmp_path, monkeypatch):
+    stopped(tiny(*QUICK), tmp_path / "run")
+    real = history.plan.from_text
+
+    def unreadable(text):
+        raise ValueError("a plan of a later version")
+
+    monkeypatch.setattr(plan, "_defaults", {native.isa(): Plan({"forward x": "dense"})})
+    monkeypatch.setattr(history.plan, "from_text", unreadable)
+    with pytest.raises(MixedError, match="plan measured, sha256 .* instead of built-in rule"):
+        runs.resume(tmp_path / "run", Options(1))
+    monkeypatch.setattr(history.plan, "from_text", real)
+    runs.resume(tmp_path / "run", Options(1))
 
 
 def test_other_versions_are_refused_and_nothing_is_changed(tiny, tmp_path, monkeypatch):

@@ -19,7 +19,8 @@ IMAGE = (16, 16, 32)
 
 @pytest.mark.parametrize("name", sorted(set(BUILT_IN.values())))
 def test_constants_of_the_package_fit_its_kernels(name):
-    told = json.loads(files("sparse_engine.choice").joinpath(f"{name}.json").read_text())
+    told, known = json.loads(files("sparse_engine.choice").joinpath(f"{name}.json").read_text()).values()
+    assert {sc.split(kernel)[0] for kernel in known.values()} <= set(sc.KERNELS)
     for key, constants in told.items():
         rule.check(key, constants)
     for direction in sc.DIRECTIONS:
@@ -36,6 +37,24 @@ def test_the_cheapest_is_taken():
     for kernel in sc.candidates(LAYER):
         cheap = every | {cost.name(case, kernel): (0.5, *every[cost.name(case, kernel)][1:])}
         assert Rule("x", cheap).kernel(LAYER, "forward", IMAGE) == kernel
+
+
+def zen_without(zen):
+    return Rule("x", zen.costs)
+
+
+def test_what_was_measured_counts_more_than_constants():
+    zen = rule.named("zen")
+    name = rule.key(LAYER, "forward", IMAGE, 1)
+    for kernel in sc.candidates(LAYER):
+        short, isa = sc.split(kernel)
+        known = kernel if kernel == "torch" else sc.joined(short, isa or native.isa())
+        assert Rule("x", zen.costs, {name: known}).kernel(LAYER, "forward", IMAGE) == kernel
+    elsewhere = Rule("x", zen.costs, {name: "dense:other"})
+    assert elsewhere.kernel(LAYER, "forward", IMAGE) == zen_without(zen).kernel(LAYER, "forward", IMAGE)
+    both = Rule("x", zen.costs, {name: "torch", name + rule.NATIVE: f"dense:{native.isa()}"})
+    assert both.kernel(LAYER, "forward", IMAGE, native_only=True) == "dense"
+    assert both.kernel(LAYER, "forward", IMAGE) == "torch"
 
 
 def test_programs_get_no_kernel_of_torch():

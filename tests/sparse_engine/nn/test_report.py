@@ -63,7 +63,7 @@ def test_flops_by_row_are_those_of_the_whole(sparse):
     assert sum(dense for dense, _ in known) == counted.dense_forward
     assert sum(now for _, now in known) == counted.sparse_forward
     rows = {row.name: row for row in found}
-    assert rows["place"].flops is None and "place" in found.totals[-2]
+    assert rows["place"].flops is None and any("place" in line for line in found.totals)
     assert found.flops_share == (rows["patch"].flops[0] + rows["head"].flops[0]) / counted.dense_forward
     same = se.report(sparse, sample=torch.zeros(1, 3, 16, 16))
     assert list(same) == list(found)

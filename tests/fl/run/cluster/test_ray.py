@@ -134,7 +134,7 @@ def test_same_bytes_as_local(nodes, tiny, local, tmp_path, same_results, pools, 
     seen = Holds(pools)
     cfg = tiny(f"algorithm={algorithm}")
     start(cfg, tmp_path / "ray", options(nodes, seen))
-    same_results(tmp_path / "ray", local(algorithm))
+    same_results(tmp_path / "ray", local(algorithm), restored=True)
     assert [len(facts) for facts in seen.facts] == [2] * 5
     middle, last = seen.facts[2], seen.facts[-1]
     assert all(fact["most_batches"] <= wave.AHEAD for fact in last)
@@ -172,7 +172,7 @@ def test_killed_processes_are_started_anew(nodes, tiny, local, tmp_path, same_re
 
     listener = At(round_1=lambda: kill(pools[0].places.all[0].actor), round_3=lambda: kill(keeper()))
     start(tiny(), tmp_path / "ray", options(nodes, listener))
-    same_results(tmp_path / "ray", local())
+    same_results(tmp_path / "ray", local(), restored=True)
     assert sum("died: it is started anew" in note for note in listener.notes) == 2
 
 
@@ -186,7 +186,7 @@ def test_a_machine_that_is_lost(nodes, tiny, local, tmp_path, same_results, pool
 
     listener = At(round_2=lose)
     start(tiny(), tmp_path / "ray", options(nodes, listener))
-    same_results(tmp_path / "ray", local())
+    same_results(tmp_path / "ray", local(), restored=True)
     assert any("others go on with its clients" in note for note in listener.notes)
 
 
@@ -202,7 +202,7 @@ def test_models_that_are_lost(nodes, tiny, local, tmp_path, same_results, pools)
         start(tiny(), tmp_path / "ray", options(nodes, At(round_2=lose)))
     listener = At()
     resume(tmp_path / "ray", Options(workers=1, listener=listener))
-    same_results(tmp_path / "ray", local())
+    same_results(tmp_path / "ray", local(), restored=True)
 
 
 def test_an_error_of_a_client_is_raised_here(nodes, tiny, tmp_path):
