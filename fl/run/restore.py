@@ -26,7 +26,7 @@ def state_of(
     algorithm: Algorithm,
     cfg: Config,
     layout: se.Layout,
-    kept: Store,
+    kept: store.Into,
 ) -> Any:
     """What `algorithm` kept after the round of `head`, a checkpoint in `folder`; `kept`: where clients lie
     from now on. StoreError or CheckpointError: that does not fit the run."""
@@ -36,14 +36,14 @@ def state_of(
         last = cfg.num_rounds - 1
         raise CheckpointError(f"expected a round up to {last}, the last of the run, got {head.round}")
     tensors = checkpoint.tensors_of(folder, head, store.wanted(head.state, layout))
-    told = store.in_tables(head.state)
+    told, records = store.in_tables(head.state), kept if isinstance(kept, Store) else Store(layout)
     tables = [
         Tables.read(
             one, {part: _table(tensors, f"{name}/{part}") for part in NAMES}, types, layout, kept.half
         )
         for name, one in told.items()
     ]
-    stored = dict(zip(told, checkpoint.records_of(folder, head, tables, kept), strict=True))
+    stored = dict(zip(told, checkpoint.records_of(folder, head, tables, records), strict=True))
     state = store.put_together(head.state, tensors, types, layout, kept, stored)
     check(state, algorithm, cfg.num_clients)
     return state

@@ -8,6 +8,7 @@ from messages import same
 from fl import algorithms
 from fl.algorithms import da_dpfl
 from fl.clients.memory import InMemory
+from fl.clients.store import Store
 from fl.errors import ConfigError
 from fl.run import models, populations, runs
 from fl.run.keys import TIMING
@@ -90,3 +91,20 @@ def test_some_rounds_test_and_all_train_alike(tiny, path):
 def test_servers_keep_accuracies_and_test_in_every_round(tiny, name):
     with pytest.raises(ConfigError, match=r"run.eval_every: expected 1 with an algorithm with a server"):
         tiny(f"algorithm={name}", "run.eval_every=2")
+
+
+def test_one_version_and_a_little_is_there(tiny, tmp_path, monkeypatch):
+    """Clients wait for all that come before them: last models are soon not needed."""
+    monkeypatch.setattr(populations, "LARGE", 0)
+    keep, held = Store.keep, []
+
+    def counted(store, record):
+        slot = keep(store, record)
+        held.append(int((store._holders > 0).sum()))
+        return slot
+
+    monkeypatch.setattr(Store, "keep", counted)
+    changes = ["num_clients=200", "num_rounds=2", "model.name=mlp", "model.hidden=[8]", "topology.degree=5"]
+    more = ["da_dpfl.max_wait=5", "data.train_per_client=8", "data.test_per_client=4", "data.disjoint=false"]
+    runs.start(tiny(*changes, *more), tmp_path / "run", runs.Options(workers=1))
+    assert len(held) == 600 and 200 <= max(held[200:]) <= 240
