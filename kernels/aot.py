@@ -18,7 +18,6 @@ from typing import Any
 
 import triton
 from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
 from sparsefl import kernels
@@ -59,7 +58,7 @@ def compiled(config: tile.Config, arch: int = ARCH) -> Any:
 def compile_one(config: tile.Config, arch: int = ARCH) -> dict[str, Any]:
     """The row of one configuration."""
     made = compiled(config, arch)
-    ptx = made.asm["ptx"]
+    ptx, code = made.asm["ptx"], made.asm["cubin"]
     return {
         "arch": arch,
         "op": config.op,
@@ -68,27 +67,24 @@ def compile_one(config: tile.Config, arch: int = ARCH) -> dict[str, Any]:
             [*(f"{name}={value}" for name, value in config.constants.items()), config.types.split()[0]]
         ),
         "num_warps": config.num_warps,
-        **resources(ptx),
+        **resources(code),
         "shared": made.metadata.shared,
         "ptx_lines": ptx.count("\n"),
-        "cubin_bytes": len(made.asm["cubin"]),
+        "cubin_bytes": len(code),
         "vector_loads": len(re.findall(r"\bld\.global\S*\.v[24]\.", ptx)),
         "vector_stores": len(re.findall(r"\bst\.global\S*\.v[24]\.", ptx)),
     }
 
 
-def resources(ptx: str) -> dict[str, int]:
-    """Registers per thread, and bytes of them spilled to memory, as the assembler says."""
-    target = re.search(r"^\.target (sm_(\d+)\w*)", ptx, re.MULTILINE)
-    assert target is not None, "PTX names its target"
-    assembler = get_ptxas(int(target[2])).path
+def resources(code: bytes) -> dict[str, int]:
+    """Registers per thread, and bytes of them spilled to memory: kernels have nothing else there."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.ptx"
-        path.write_text(ptx)
-        command = [assembler, "-v", f"--gpu-name={target[1]}", path, "-o", path.with_suffix(".cubin")]
-        said = subprocess.run(command, check=True, capture_output=True, text=True).stderr
-    spilled = re.findall(r"(\d+) bytes spill (?:stores|loads)", said)
-    return {"registers": int(re.search(r"Used (\d+) registers", said)[1]), "spills": sum(map(int, spilled))}
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(code)
+        command = [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", path]
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    found = {name: int(re.search(rf"\b{name}:(\d+)", said)[1]) for name in ("REG", "STACK", "LOCAL")}
+    return {"registers": found["REG"], "spills": found["STACK"] + found["LOCAL"]}
 
 
 def text(rows: list[dict[str, Any]]) -> str:

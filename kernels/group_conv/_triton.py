@@ -268,6 +268,7 @@ def _input_gradient_kernel(
     pool_height: tl.int64,
     pool_width: tl.int64,
     gated: tl.int64,
+    more: tl.int64,
     B: tl.constexpr,
     ROWS: tl.constexpr,
     PIXELS: tl.constexpr,
@@ -327,18 +328,18 @@ def _input_gradient_kernel(
             mine = ((i < down) | (y == rows_of_y - 1)) & ((j < across) | (x == columns_of_y - 1))
             open_here = (place == i * across + j) & (i < down) & (j < across)
             address = (to + i * before_width + j) * B
-            tl.store(
-                DX + (address[:, :, None] + b[None, None, :]),
-                tl.where(open_here, dx, 0.0),
-                mask=kept & mine[:, :, None],
-            )
+            there = DX + (address[:, :, None] + b[None, None, :])
+            value = tl.where(open_here, dx, 0.0)
+            if more != 0:
+                value += tl.load(there, mask=kept & mine[:, :, None], other=0)
+            tl.store(there, value, mask=kept & mine[:, :, None])
 
 
 _input_gradient = {
     (b, linear): tile.Config(
         "group_input_gradient",
         _input_gradient_kernel,
-        "*fp32 *fp32 *i32 *i32 *fp32 *u8" + " i64" * 18,
+        "*fp32 *fp32 *i32 *i32 *fp32 *u8" + " i64" * 19,
         {**_tiles(b)[linear], "LINEAR": linear},
     )
     for b in BATCHES
@@ -355,6 +356,7 @@ def group_input_gradient(
     dx: Tensor,
     before: Layer | None,
     gate: Tensor | None,
+    more: bool,
 ) -> None:
     network = group.network
     layer, how = network.layers[number], network.layers[number].geometry
@@ -367,7 +369,7 @@ def group_input_gradient(
         _programs(group, config, how.in_channels, prod(layer.size)),
         *(dz, arena, group.index.turned, group.index.columns, dx, _none(dx) if gate is None else gate),
         *(network.first_columns[number], network.first_columns[-1], prod(layer.z_shape), *layer.size),
-        *(how.in_channels, *layer.out, how.stride, *how.padding, *gates, int(gate is not None)),
+        *(how.in_channels, *layer.out, how.stride, *how.padding, *gates, int(gate is not None), int(more)),
     )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sparse_engine.model.model import Model
 from sparse_engine.program.batches import Batches, Data
-from sparse_engine.program.gpu.chain import NotOnGpu
+from sparse_engine.program.gpu.plan import NotOnGpu
 from sparsefl.kernels.group import lanes_for
 from sparsefl.kernels.layout import Bitmap, Segments
 
@@ -80,6 +80,11 @@ def order_of(
                 part, pad = each.moves.part(now), each.moves.padding
                 moves[t, g, :n] = np.stack([part.rows - pad, part.columns - pad, part.mirrored], -1)
     return Order(_sent(samples, device), None if moves is None else _sent(moves, device))
+
+
+def steps_of(batches: Batches) -> int:
+    """How many batches there are."""
+    return len(_rows(batches))
 
 
 def _rows(batches: Batches) -> list[slice]:

@@ -17,9 +17,10 @@ from sparse_engine.model.grow import check_fraction
 from sparse_engine.model.model import Model
 from sparse_engine.program.batches import Batches, Data, Trained, Training
 from sparse_engine.program.gpu import given
-from sparse_engine.program.gpu.chain import NotOnGpu, chain
 from sparse_engine.program.gpu.given import Resident
 from sparse_engine.program.gpu.memory import Workspace
+from sparse_engine.program.gpu.passes import Passes
+from sparse_engine.program.gpu.plan import NormOp, NotOnGpu, plan
 from sparse_engine.program.steps import Graph
 from sparsefl.kernels import bitmap as bitmaps
 from sparsefl.kernels import devices, group, group_conv, group_step
@@ -40,7 +41,7 @@ class GroupSession:
     """Not for two threads at once."""
 
     def __init__(self, graph: Graph, device: torch.device | str) -> None:
-        self.graph, self.chain = graph, chain(graph)
+        self.graph, self.plan = graph, plan(graph)
         self.device = devices.numbered(device)
         self._workspaces: dict[tuple[int, int], Workspace] = {}
 
@@ -62,6 +63,7 @@ class GroupSession:
         ran = _Running(self, models, batches, batch)
         losses = ran.train(how)
         given.unstacked(ran.arena, models)
+        self._count(models, batches, len(losses))
         after = None if tests is None else self.evaluate(models, tests, batch)
         found = [_trained(losses[:, g], batches[g], models[g]) for g in range(len(models))]
         if before is None or after is None:
@@ -100,8 +102,14 @@ class GroupSession:
     def workspace(self, clients: int, batch: int) -> Workspace:
         """Return the memory for groups and batches of this size; the last one is kept."""
         if (clients, batch) not in self._workspaces:
-            self._workspaces = {(clients, batch): Workspace(self.chain, clients, batch, self.device)}
+            self._workspaces = {(clients, batch): Workspace(self.plan, clients, batch, self.device)}
         return self._workspaces[clients, batch]
+
+    def _count(self, models: Sequence[Model], batches: Sequence[Batches], steps: int) -> None:
+        """Batch norms count their batches."""
+        counts = [op.count for op in self.plan.ops if isinstance(op, NormOp) and op.count is not None]
+        for model, mine in zip(models, batches, strict=True):
+            model.integers[counts] += min(steps, given.steps_of(mine))
 
 
 class _Running:
@@ -115,8 +123,8 @@ class _Running:
         batch: int,
         first_only: bool = False,
     ) -> None:
-        self.chain, device = session.chain, session.device
-        network, order = self.chain.network, given.order_of(batches, device, first_only, batch)
+        self.plan, device = session.plan, session.device
+        network, order = self.plan.network, given.order_of(batches, device, first_only, batch)
         bitmap, self.arena = given.stacked(models, device)
         self.group: Group = group_conv.make(network, bitmap)
         self.order, self.steps, self.moves = order.samples, order.steps, order.moves
@@ -124,14 +132,17 @@ class _Running:
         self.work = session.workspace(len(models), self.order.shape[-1])
         self.clock = torch.zeros(2, dtype=torch.int64, device=device)
         self.losses = torch.zeros(self.order.shape[:2], device=device)
+        self.gradients = torch.zeros_like(self.arena)
+        time = self.order, self.clock
+        self.passes = Passes(self.plan, self.work, self.group, self.arena, self.gradients, *time)
 
     def train(self, how: Training) -> Tensor:
         """All steps; the losses [steps, G], on the CPU, nan where they were not computed."""
         device, clients = self.arena.device, self.group.clients
         numbers = torch.tensor([how.lr, how.momentum, how.weight_decay, how.max_norm or 0.0]).to(device)
-        gradients = torch.zeros_like(self.arena)
         velocity = torch.zeros_like(self.arena) if how.momentum else None
-        table = group.runs(self.group.bitmap, clients, self.chain.network.num_rest).to(device)
+        rest = self.plan.network.num_rest, self.plan.trained
+        table, gradients = group.runs(self.group.bitmap, clients, *rest).to(device), self.gradients
         sums = torch.zeros(len(table), dtype=torch.float64, device=device) if how.max_norm else None
 
         def step() -> None:
@@ -148,7 +159,7 @@ class _Running:
         found = torch.zeros(self.order.shape[:2], dtype=torch.int32, device=self.arena.device)
 
         def step() -> None:
-            self.forward()
+            self.forward(training=False)
             group_step.hits(self.work.logits, self.data.labels, self.order, self.clock, found)
 
         repeat(step, self.steps)
@@ -161,21 +172,17 @@ class _Running:
         group_conv.dense_gradient(self.group, self.work.images, out)
         return out
 
-    def forward(self) -> None:
-        work, data = self.work, self.data
-        group_step.gather(data.x, data.scale, self.order, self.clock, work.x[0], self.moves)
-        for i, number in enumerate(self.chain.order):
-            group_conv.forward(self.group, number, self.arena, work.x[i], work.y[i], work.gate[i])
+    def forward(self, training: bool) -> None:
+        data = self.data
+        group_step.gather(data.x, data.scale, self.order, self.clock, self.work.value[0], self.moves)
+        self.passes.forward(training)
 
     def backward(self) -> None:
-        """Forward, loss, and the gradients of every layer's output."""
-        self.forward()
-        work, layers, order = self.work, self.chain.network.layers, self.chain.order
-        given_labels = self.data.labels, self.order, self.clock
-        group_step.loss(work.logits, *given_labels, self.losses, work.dz[-1])
-        for i in range(len(order) - 1, 0, -1):
-            to = work.dz[i - 1], layers[order[i - 1]], work.gate[i - 1]
-            group_conv.input_gradient(self.group, order[i], self.arena, work.dz[i], *to)
+        """Forward, loss, and the gradients of every layer's output and every norm's parameters."""
+        self.forward(training=True)
+        work, given_labels = self.work, (self.data.labels, self.order, self.clock)
+        group_step.loss(work.logits, *given_labels, self.losses, work.gradient[self.plan.logits])
+        self.passes.backward()
 
 
 def repeat(step: Callable[[], None], times: int, stopped: Callable[[], bool] = lambda: False) -> int:
