@@ -18,6 +18,7 @@ from typing import Any
 
 import triton
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
 from sparsefl import kernels
@@ -67,7 +68,7 @@ def compile_one(config: tile.Config, arch: int = ARCH) -> dict[str, Any]:
             [*(f"{name}={value}" for name, value in config.constants.items()), config.types.split()[0]]
         ),
         "num_warps": config.num_warps,
-        **resources(code),
+        **resources(code, ptx),
         "shared": made.metadata.shared,
         "ptx_lines": ptx.count("\n"),
         "cubin_bytes": len(code),
@@ -76,15 +77,28 @@ def compile_one(config: tile.Config, arch: int = ARCH) -> dict[str, Any]:
     }
 
 
-def resources(code: bytes) -> dict[str, int]:
-    """Registers per thread, and bytes of them spilled to memory: kernels have nothing else there."""
+def resources(code: bytes, ptx: str) -> dict[str, int]:
+    """Registers per thread, and bytes of them spilled to memory. Where machine code has a stack, the
+    assembler is asked what for: that takes longer."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(code)
         command = [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", path]
         said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     found = {name: int(re.search(rf"\b{name}:(\d+)", said)[1]) for name in ("REG", "STACK", "LOCAL")}
-    return {"registers": found["REG"], "spills": found["STACK"] + found["LOCAL"]}
+    return {"registers": found["REG"], "spills": _spills(ptx) if found["STACK"] + found["LOCAL"] else 0}
+
+
+def _spills(ptx: str) -> int:
+    target = re.search(r"^\.target (sm_(\d+)\w*)", ptx, re.MULTILINE)
+    assert target is not None, "PTX names its target"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.ptx"
+        path.write_text(ptx)
+        assembler = get_ptxas(int(target[2])).path
+        command = [assembler, "-v", f"--gpu-name={target[1]}", path, "-o", path.with_suffix(".cubin")]
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stderr
+    return sum(map(int, re.findall(r"(\d+) bytes spill (?:stores|loads)", said)))
 
 
 def text(rows: list[dict[str, Any]]) -> str:

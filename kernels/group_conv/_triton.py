@@ -473,19 +473,25 @@ def _work(group: Group, linear: bool, step: int, dense: bool) -> Tensor:
     """int64 [programs, 5]: first entry, end, layer, client, and where the first one's gradient goes."""
     network, nnz, layers = group.network, group.bitmap.nnz, len(group.network.layers)
     offsets, starts = group.bitmap.offsets.tolist(), group.bitmap.segments.dense.tolist()
-    found: list[tuple[int, int, int, int, int]] = []
+    parts: list[tuple[int, int, int, int, int]] = []
     for g in range(group.clients):
         for number, layer in enumerate(network.layers):
             if layer.linear != linear:
                 continue
             s = g * layers + number
             if dense:
-                parts = [(starts[number], starts[number + 1], starts[s])]
-            else:
-                parts = [(offsets[s], offsets[s + 1], offsets[s])]
-                if layer.bias is not None:
-                    lo = nnz + g * network.num_rest + layer.bias
-                    parts.append((lo, lo + layer.geometry.out_channels, lo))
-            for lo, hi, into in parts:
-                found += [(at, min(at + step, hi), number, g, into + at - lo) for at in range(lo, hi, step)]
-    return torch.tensor(found, dtype=torch.int64).reshape(-1, 5)
+                parts.append((starts[number], starts[number + 1], number, g, starts[s]))
+                continue
+            parts.append((offsets[s], offsets[s + 1], number, g, offsets[s]))
+            if layer.bias is not None:
+                lo = nnz + g * network.num_rest + layer.bias
+                parts.append((lo, lo + layer.geometry.out_channels, number, g, lo))
+    table = torch.tensor(parts, dtype=torch.int64).reshape(-1, 5)
+    programs = -(-(table[:, 1] - table[:, 0]) // step)
+    found = table.repeat_interleave(programs, 0)
+    first = (programs.cumsum(0) - programs).repeat_interleave(programs)
+    done = (torch.arange(len(found)) - first) * step
+    found[:, 0] += done
+    found[:, 4] += done
+    found[:, 1] = found[:, 1].minimum(found[:, 0] + step)
+    return found

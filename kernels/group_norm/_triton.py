@@ -224,6 +224,7 @@ _backward = {
         "*fp32 *fp32 *fp32 *fp32 *i32 *i64 *fp32 *fp32 *fp32" + " i64" * 10,
         constants,
         fused=False,
+        registers=96,  # left to itself, the assembler spills a few to have more warps
     )
     for key, constants in _CONSTANTS.items()
 }

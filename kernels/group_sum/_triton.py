@@ -11,15 +11,15 @@ from sparsefl.kernels import tile
 from sparsefl.kernels.group import Layer
 from sparsefl.kernels.registry import register
 
-_RUN = 2048  # numbers of a program: 16 per thread
+_RUN = 2048  # numbers of a program: 8 per thread
 _LANES, _PIECES = tl.constexpr(16), tl.constexpr(64)
 
 
 @triton.jit
 def _pieces(batch):
     """Pixel [64, 1], and place of its 16 lanes in it [64, 16]."""
-    piece = tl.program_id(0).to(tl.int64) * _PIECES + tl.arange(0, _PIECES)
-    parts = batch // _LANES
+    piece = tl.program_id(0) * _PIECES + tl.arange(0, _PIECES)
+    parts = (batch // _LANES).to(tl.int32)
     lanes = (piece % parts * _LANES)[:, None] + tl.arange(0, _LANES)[None, :]
     return piece // parts, lanes
 
@@ -27,7 +27,7 @@ def _pieces(batch):
 @triton.jit
 def _at(X, pixel, batch, lanes):
     """Pointers to a pixel's lanes."""
-    return X + (tl.multiple_of(pixel * batch, 16)[:, None] + lanes)
+    return X + (tl.multiple_of(pixel.to(tl.int64) * batch, 16)[:, None] + lanes)
 
 
 @tile.kernel
@@ -55,9 +55,9 @@ def _add_gradient_kernel(DY, Y, DX, n: tl.int64, relu: tl.int64, more: tl.int64,
 
 
 _RUNS = {"RUN": _RUN}
-_add = tile.Config("group_add", _add_kernel, "*fp32 *fp32 *fp32 i64 i64 i64", _RUNS)
+_add = tile.Config("group_add", _add_kernel, "*fp32 *fp32 *fp32 i64 i64 i64", _RUNS, 8)
 _add_gradient = tile.Config(
-    "group_add_gradient", _add_gradient_kernel, "*fp32 *fp32 *fp32 i64 i64 i64", _RUNS
+    "group_add_gradient", _add_gradient_kernel, "*fp32 *fp32 *fp32 i64 i64 i64", _RUNS, 8
 )
 
 
@@ -89,11 +89,14 @@ def _mean_kernel(
     batch: tl.int64,
 ):
     p, lanes = _pieces(batch)
+    planes, height, width = planes.to(tl.int32), height.to(tl.int32), width.to(tl.int32)
+    rows, columns = rows.to(tl.int32), columns.to(tl.int32)
+    down, across = down.to(tl.int32), across.to(tl.int32)
     inside = (p < planes * rows * columns)[:, None]
     plane, i, j = p // (rows * columns), p // columns % rows, p % columns
     first = (plane * height + i * down) * width + j * across
     total = tl.zeros([_PIECES, _LANES], tl.float32)
-    for q in range((down * across).to(tl.int32)):
+    for q in range(down * across):
         at = first + q // across * width + q % across
         total += tl.load(_at(X, at, batch, lanes), mask=inside, other=0)
     tl.store(_at(Y, p, batch, lanes), total / (down * across).to(tl.float32), mask=inside)
@@ -114,6 +117,9 @@ def _mean_gradient_kernel(
     batch: tl.int64,
 ):
     p, lanes = _pieces(batch)
+    planes, height, width = planes.to(tl.int32), height.to(tl.int32), width.to(tl.int32)
+    rows, columns = rows.to(tl.int32), columns.to(tl.int32)
+    down, across = down.to(tl.int32), across.to(tl.int32)
     inside = (p < planes * height * width)[:, None]
     plane, i, j = p // (height * width), p // width % height // down, p % width // across
     of_window = inside & ((i < rows) & (j < columns))[:, None]
@@ -140,13 +146,16 @@ def _opened_kernel(
     batch: tl.int64,
 ):
     p, lanes = _pieces(batch)
+    planes, height, width = planes.to(tl.int32), height.to(tl.int32), width.to(tl.int32)
+    rows, columns = rows.to(tl.int32), columns.to(tl.int32)
+    down, across = down.to(tl.int32), across.to(tl.int32)
     inside = (p < planes * height * width)[:, None]
     plane, h, w = p // (height * width), p // width % height, p % width
     i, j = h // down, w // across
     of_window = inside & ((i < rows) & (j < columns))[:, None]
     at = (plane * rows + i) * columns + j
     place = tl.load(_at(GATE, at, batch, lanes), mask=of_window, other=255).to(tl.int32)
-    mine = (h % down * across + w % across).to(tl.int32)
+    mine = h % down * across + w % across
     d = tl.load(_at(DY, at, batch, lanes), mask=of_window, other=0)
     tl.store(_at(DZ, p, batch, lanes), tl.where(place == mine[:, None], d, 0.0), mask=inside)
 
@@ -157,6 +166,8 @@ _opened = tile.Config("group_opened", _opened_kernel, "*fp32 *u8 *fp32" + " i64"
 
 
 def _programs(x: torch.Tensor) -> int:
+    if x.numel() // _LANES.value >= 1 << 31:
+        raise ValueError(f"expected images of fewer than 2^35 numbers, got {tuple(x.shape)}")
     return triton.cdiv(x.numel(), _LANES.value * _PIECES.value)
 
 

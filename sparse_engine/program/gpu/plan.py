@@ -5,7 +5,7 @@ What a graph has that there is no GPU version of is `NotOnGpu`, with the reason 
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
@@ -52,7 +52,9 @@ class MeanOp(Op):
 
 
 class Plan(NamedTuple):
-    """values    shapes of all that has memory; flattening gives a value no other
+    """network   its layers: those whose weights are pruned in their order, then those that stay dense
+    dense     (first, length) of the latter in `rest`: on the card they are segments that store everything
+    values    shapes of all that has memory; flattening gives a value no other
     logits    the last value
     needed    values whose gradient somebody needs
     direct    those of them that a layer makes for one other layer: its pass backward writes the gradient of
@@ -61,6 +63,7 @@ class Plan(NamedTuple):
     """
 
     network: Network
+    dense: tuple[tuple[int, int], ...]
     ops: tuple[Op, ...]
     values: Mapping[int, Shape]
     logits: int
@@ -98,11 +101,15 @@ def plan(graph: Graph) -> Plan:
     readers[last] += 1
     ops: list[Op] = []
     layers: dict[int, Layer] = {}
+    dense: list[tuple[int, int]] = []
     for step in graph.steps:
         x, y = same[step.x], same[step.y]
         if isinstance(step, steps.Conv):
-            number, layers_of = _layer(step, graph)
-            layers[number] = layers_of
+            number = step.weight.segment
+            if number is None:
+                number = len(graph.layout.names) + len(dense)
+                dense.append((step.weight.at, prod(step.weight.shape)))
+            layers[number] = _layer(step, graph)
             ops.append(LayerOp(x=x, y=y, number=number))
         elif isinstance(step, steps.MaxPool):
             at = _pooled(step, x, ops, layers, readers)
@@ -117,14 +124,21 @@ def plan(graph: Graph) -> Plan:
             ops.append(MeanOp(x=x, y=y, window=_window(step, graph)))
         elif not isinstance(step, steps.Flatten):
             raise NotOnGpu(f"{step.name}: there is no GPU version of {step.describe(graph.values)} yet")
-    return _made(graph, ops, layers, last, readers)
+    return _made(graph, ops, layers, dense, last, readers)
 
 
-def _made(graph: Graph, ops: list[Op], layers: dict[int, Layer], last: int, readers: Counter[int]) -> Plan:
+def _made(
+    graph: Graph,
+    ops: list[Op],
+    layers: dict[int, Layer],
+    dense: list[tuple[int, int]],
+    last: int,
+    readers: Counter[int],
+) -> Plan:
     layout = graph.layout
     if graph.values[last][1:] != (1, 1):
         raise NotOnGpu("there is no GPU version of a network whose result is no vector")
-    if sorted(layers) != list(range(len(layout.names))):
+    if sorted(layers) != list(range(len(layout.names) + len(dense))):
         raise NotOnGpu("there is no GPU version of weights besides those of conv2d and linear")
     network = Network(tuple(layers[number] for number in sorted(layers)), layout.num_floats)
     values = {0: graph.values[0]} | {op.y: graph.values[op.y] for op in ops}
@@ -137,7 +151,9 @@ def _made(graph: Graph, ops: list[Op], layers: dict[int, Layer], last: int, read
     made = {op.y for op in ops if isinstance(op, LayerOp)}
     read = {op.x for op in ops if isinstance(op, LayerOp)}
     direct = {v for v in made & read & needed if readers[v] == 1}
-    return Plan(network, tuple(ops), values, last, frozenset(needed), frozenset(direct), graph.trained)
+    trained = _without(graph.trained, dense)
+    ends = values, last, frozenset(needed), frozenset(direct), trained
+    return Plan(network, tuple(dense), tuple(ops), *ends)
 
 
 def _flattened(graph: Graph) -> dict[int, int]:
@@ -148,11 +164,22 @@ def _flattened(graph: Graph) -> dict[int, int]:
     return same
 
 
-def _layer(step: steps.Conv, graph: Graph) -> tuple[int, Layer]:
-    if step.weight.segment is None or step.groups != 1:
-        raise NotOnGpu(f"{step.name}: there is no GPU version of weights that stay dense, or of groups")
+def _layer(step: steps.Conv, graph: Graph) -> Layer:
+    if step.groups != 1:
+        raise NotOnGpu(f"{step.name}: there is no GPU version of convolutions in groups")
     size = graph.values[step.x][1:]
-    return step.weight.segment, Layer(replace(step.geometry, density=1.0), size, step.bias, step.relu)
+    return Layer(replace(step.geometry, density=1.0), size, step.bias, step.relu)
+
+
+def _without(
+    parts: Sequence[tuple[int, int]], taken: Sequence[tuple[int, int]]
+) -> tuple[tuple[int, int], ...]:
+    """(first, length) of what is in `parts` and not in `taken`."""
+    left = [(first, first + length) for first, length in parts]
+    for first, length in taken:
+        cut = [((lo, min(hi, first)), (max(lo, first + length), hi)) for lo, hi in left]
+        left = [(lo, hi) for pair in cut for lo, hi in pair if lo < hi]
+    return tuple((lo, hi - lo) for lo, hi in left)
 
 
 def _pooled(

@@ -83,7 +83,7 @@ def test_values_that_many_read(variant, name):
 
 
 @pytest.mark.parametrize("variant", OURS)
-@pytest.mark.parametrize("net", ["tiny", "residual, batch norm"])
+@pytest.mark.parametrize("net", ["tiny", "residual, group norm"])
 def test_growth_is_the_one_of_the_cpu(variant, net):
     graph, models = tiny_clients(3, net)
     given = shares(pictures(graph), epochs=1)
@@ -147,7 +147,7 @@ def test_a_layer_has_its_pool_and_relu():
     [
         ("batch norm", "no GPU version of a batch norm that keeps a mean over all batches"),
         ("kernel 7, unequal padding", r"no GPU version of an average pool of \(5, 8\) to \(2, 3\)"),
-        ("groups", "weights that stay dense, or of groups"),
+        ("groups", "no GPU version of convolutions in groups"),
         ("pools", "pool windows that overlap or are padded"),
         ("dropouts", "there is no GPU version of dropout 0.1"),
         ("a window of 289", "no GPU version of pool windows that overlap"),
