@@ -62,6 +62,7 @@ setup(
     package_data={
         "fl.config": ["presets/*.toml"],
         "fl.data": ["digits.npz"],
+        "sparse_engine.choice": ["*.json"],
         **{name: ["py.typed"] for name in PACKAGES},  # their types are for users too
     },
     include_package_data=False,  # MANIFEST.in is for the sdist: no C++ sources in a wheel

@@ -14,6 +14,7 @@ from fl.cli.exits import guarded
 from fl.errors import ConfigError
 from sparsefl.bench import options
 from sparsefl.bench.options import (
+    Append,
     Batches,
     CpuTime,
     Json,
@@ -84,7 +85,7 @@ def ops(
 @app.command(cls=Command)
 def layers(
     family: Annotated[
-        str | None, Option(metavar="NAME", help="one kind of layer only, such as conv3x3 or linear")
+        str | None, Option(metavar="NAME", help="one kind of layer only, such as conv3x3, linear or odd")
     ] = None,
     batch: Batches = None,
     sparsity: Annotated[
@@ -104,10 +105,13 @@ def layers(
     def run() -> int:
         default = (work.BATCHES[:1], work.QUICK) if quick else (work.BATCHES, work.SPARSITIES)
         batches, some = counts("--batch", batch, default[0]), sparsities("--sparsity", sparsity, default[1])
-        families = names("--family", family and [family], (), dict.fromkeys(s.family for s in work.SHAPES))
+        families = names(
+            "--family", family and [family], (), dict.fromkeys(s.family for s in (*work.SHAPES, *work.ODD))
+        )
         times = repeats or (2 if quick else 5)
         only = families[0] if families else None
-        rows = work.run(batches, some, threads=threads, repeats=times, family=only, kernels=kernels)
+        rows = work.run(batches, some, threads=threads, repeats=times, family=only, kernels=kernels,
+                        compiled=not quick)  # fmt: skip
         columns = {"shape": "", "batch": "", "sparsity": "", "name": "", "kernel": "", "median_ms": ".2f",
                    "gflops": ".0f", "times_ours": ".2f"}  # fmt: skip
         how = {"threads": threads, "repeats": times, "matmul_gflops": work.matmul_gflops(threads)}
@@ -128,9 +132,7 @@ def models(
         bool,
         Option("--energy", help="joules per step of each too, in windows of 10 s: minutes per case"),
     ] = False,
-    precision: Annotated[
-        str, Option(help="of ours, layer by layer where it is bf16; vs_dense has the same precision")
-    ] = "fp32",
+    precision: Annotated[str, Option(help="of ours: fp32 or bf16; vs_dense has the same precision")] = "fp32",
     model_only: Annotated[
         bool,
         Option("--model-only", help="nothing is measured: what a model of --device says, and paper runs"),
@@ -138,6 +140,7 @@ def models(
     device: Annotated[str | None, Option(metavar="CARD", help="with --model-only: rtx4090")] = None,
     quick: Quick = False,
     json: Json = None,
+    append: Append = False,
 ) -> None:
     """Whole training steps against dense PyTorch: `sparsefl bench models --model vgg11 --batch 32,128`.
 
@@ -173,7 +176,9 @@ def models(
         }
         columns = {"model": "", "batch": "", "density": "", "name": "", "median_ms": ".1f",
                    "times_ours": ".2f", "skipped": ""}  # fmt: skip
-        more: dict[str, Any] = {"ratios_of": "cpu_ms" if cpu_time else "median_ms"}
+        more: dict[str, Any] = {"ratios_of": "cpu_ms" if cpu_time else "median_ms", "append": append}
+        if precision != "fp32":
+            more["precision"] = precision
         if energy:
             with meters.Session(How(), meters.SHORTEST_S, needed=False) as session:
                 session.tell()

@@ -1,9 +1,12 @@
 """`sparsefl bench layers`: one layer's forward and both gradients, sparse against dense PyTorch.
 
-vs_dense        the faster of PyTorch's contiguous and channels-last layouts, over ours; medians of one run
+vs_dense        the fastest float32 layer of dense PyTorch (bench/layer_rivals.py: layouts, torch.compile),
+                over ours; medians of one run
+vs_best         the fastest of all, with bf16 autocast too: below 1 it beats ours
 vs_csr          torch.sparse CSR over ours (linear layers)
 vs_sparseprop   SparseProp, its faster kernel, over ours (where it can be imported)
-auto       the fastest of our kernels over the one that was chosen, all directions together (--kernels)
+auto            the fastest kernels over those that were chosen, all directions together (--kernels);
+                auto_worst: of the worst shape
 The summary has geometric means over the shapes of a family, and the worst shape.
 """
 
@@ -18,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sparse_engine.choice import plan
-from sparsefl.bench import sparseprop
+from sparsefl.bench import layer_rivals, sparseprop
 from sparsefl.bench.running import seconds
 from sparsefl.bench.timing import take_turns
 from sparsefl.kernels import bitmap, use_backend, use_threads
@@ -56,6 +59,14 @@ SHAPES = (
     *(Shape("conv1x1 stride 2", c, 2 * c, s, 1, 2) for c, s in ((64, 32), (128, 16), (256, 8))),
     *(Shape("linear", i, o, 1, 1) for i, o in ((1024, 4096), (4096, 4096))),
 )
+ODD = (  # by name only; at batch 1 too
+    *(Shape("odd", i, o, 1, 1) for i, o in ((128, 512), (512, 128), (64, 64))),
+    *(Shape("odd", c, c, s, 1) for c, s in ((64, 32), (256, 8))),
+    Shape("odd", 3, 64, 32),
+    Shape("odd", 3, 64, 32, 7, 2),
+    Shape("odd", 64, 64, 16, 7),
+    Shape("odd", 256, 256, 1),
+)
 
 
 def run(
@@ -66,14 +77,15 @@ def run(
     repeats: int,
     family: str | None,
     kernels: bool = False,
+    compiled: bool = True,
 ) -> Iterator[dict[str, Any]]:
     torch.set_num_threads(threads)
     with use_threads(threads):
         for batch in batches:
-            for shape in SHAPES:
-                if family in (None, shape.family):
+            for shape in (*SHAPES, *ODD):
+                if family == shape.family or (family is None and shape not in ODD):
                     for sparsity in sparsities:
-                        yield from _rows(shape, batch, sparsity, repeats, kernels)
+                        yield from _rows(shape, batch, sparsity, repeats, kernels, compiled)
 
 
 def matmul_gflops(threads: int) -> float:
@@ -84,7 +96,9 @@ def matmul_gflops(threads: int) -> float:
     return 2 * 1024**3 / timing.best / 1e9
 
 
-def _rows(shape: Shape, batch: int, sparsity: float, repeats: int, kernels: bool) -> Iterator[dict[str, Any]]:
+def _rows(
+    shape: Shape, batch: int, sparsity: float, repeats: int, kernels: bool, compiled: bool
+) -> Iterator[dict[str, Any]]:
     draw = torch.Generator().manual_seed(0)
     mask = torch.rand(shape.out, shape.into, shape.kernel, shape.kernel, generator=draw) >= sparsity
     how = {"stride": shape.stride, "padding": (shape.padding, shape.padding)}
@@ -104,12 +118,13 @@ def _rows(shape: Shape, batch: int, sparsity: float, repeats: int, kernels: bool
     }
     chosen = {d: plan.current().kernel(conv, d, *size, batch) for d in directions}
     contestants = {f"sparsefl {d}": partial(run, chosen[d]) for d, run in directions.items()}
-    contestants |= _dense(shape, images, weight, gradient)
+    linear = shape.kernel == shape.size == 1
+    contestants |= layer_rivals.rivals(images, weight, gradient, how, linear=linear, compiled=compiled)
     if kernels:
         contestants |= {
-            f"{k} {d}": partial(run, k) for d, run in directions.items() for k in sc.candidates(conv)
+            f"kernel {k} {d}": partial(run, k) for d, run in directions.items() for k in sc.candidates(conv)
         }
-    if shape.family == "linear":
+    if linear:
         flat = [t[:, :, 0, 0] for t in (weight, images, gradient)]
         contestants |= _csr(*flat) | sparseprop.linear(*flat)
     else:
@@ -130,30 +145,8 @@ def _rows(shape: Shape, batch: int, sparsity: float, repeats: int, kernels: bool
             "median_ms": timing.median * 1e3,
             "spread": timing.spread,
             "gflops": flop / timing.median / 1e9 if mine else None,
-            "times_ours": None if mine or name.split()[0] in sc.KERNELS else timing.median / ours,
+            "times_ours": None if mine or name.startswith("kernel ") else timing.median / ours,
         }
-
-
-def _dense(shape: Shape, images: Tensor, weight: Tensor, gradient: Tensor) -> dict[str, Callable[[], object]]:
-    def both(images: Tensor, weight: Tensor, gradient: Tensor) -> None:
-        s, p = [shape.stride] * 2, [shape.padding] * 2
-        F.conv2d(images, weight, stride=s, padding=p)
-        torch.ops.aten.convolution_backward(
-            gradient, images, weight, None, s, p, [1, 1], False, [0, 0], 1, [True, True, False]
-        )
-
-    if shape.family == "linear":
-        w, a, g = (
-            weight[:, :, 0, 0].contiguous(),
-            images[:, :, 0, 0].contiguous(),
-            gradient[:, :, 0, 0].contiguous(),
-        )
-        return {"torch linear": lambda: (a @ w.t(), g @ w, g.t() @ a)}
-    last = [t.to(memory_format=torch.channels_last) for t in (images, weight, gradient)]
-    return {
-        "torch": lambda: both(images, weight, gradient),
-        "torch channels_last": lambda: both(*last),
-    }
 
 
 def _csr(weight: Tensor, x: Tensor, dy: Tensor) -> dict[str, Callable[[], object]]:
@@ -192,13 +185,15 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float
     ratios: dict[tuple[str, str, str], dict[str, float]] = {}
     for row in rows:
         if row["times_ours"] is not None:
-            group = (f"{row['family']}, batch {row['batch']}", str(row["sparsity"]), _kind(row["name"]))
-            best = ratios.setdefault(group, {})
-            best[row["shape"]] = min(best.get(row["shape"], float("inf")), row["times_ours"])
+            group = (f"{row['family']}, batch {row['batch']}", str(row["sparsity"]))
+            for kind in _kinds(row["name"]):
+                best = ratios.setdefault((*group, kind), {})
+                best[row["shape"]] = min(best.get(row["shape"], float("inf")), row["times_ours"])
     summary: dict[str, dict[str, dict[str, float]]] = {}
     for (group_, sparsity), by_case in _auto(rows).items():
         cell = summary.setdefault(group_, {}).setdefault(sparsity, {})
         cell["auto"] = exp(sum(map(log, by_case)) / len(by_case))
+        cell["auto_worst"] = min(by_case)
     for (family, sparsity, kind), by_shape in ratios.items():
         cell = summary.setdefault(family, {}).setdefault(sparsity, {})
         cell[kind] = exp(sum(map(log, by_shape.values())) / len(by_shape))
@@ -207,10 +202,12 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float
     return summary
 
 
-def _kind(name: str) -> str:
+def _kinds(name: str) -> tuple[str, ...]:
     if name.startswith("SparseProp"):
-        return "vs_sparseprop"
-    return "vs_csr" if "CSR" in name else "vs_dense"
+        return ("vs_sparseprop",)
+    if "CSR" in name:
+        return ("vs_csr",)
+    return ("vs_best",) if name.endswith(layer_rivals.BF16) else ("vs_dense", "vs_best")
 
 
 def _auto(rows: list[dict[str, Any]]) -> dict[tuple[str, str], list[float]]:
@@ -219,11 +216,12 @@ def _auto(rows: list[dict[str, Any]]) -> dict[tuple[str, str], list[float]]:
     ours: dict[tuple[str, str, str], float] = {}
     for row in rows:
         case = (f"{row['family']}, batch {row['batch']}", str(row["sparsity"]), row["shape"])
-        who, _, direction = row["name"].partition(" ")
+        who, *kernel_and_direction = row["name"].split()
         if who == "sparsefl":
             ours[case] = ours.get(case, 0.0) + row["median_ms"]
-        elif who in sc.KERNELS:
+        elif who == "kernel":
             times = best.setdefault(case, {})
+            direction = kernel_and_direction[-1]
             times[direction] = min(times.get(direction, float("inf")), row["median_ms"])
     found: dict[tuple[str, str], list[float]] = {}
     for case, times in best.items():

@@ -4,22 +4,20 @@ Ours is a step of the network as a program (se.compile), as runs take it; layer 
 one (`--model mixer,vit,encoder`: bench/networks.py).
 
 vs_dense      the fastest step of dense PyTorch of our precision (bench/dense.py: layouts, compiled), over
-              ours; with --precision bf16, ours is layer by layer and the rivals are under autocast
+              ours; with --precision bf16 ours is in bfloat16 and the rivals are under autocast
 vs_best       the fastest of all, with bf16 autocast too: below 1 it beats ours
 vs_masked     dense PyTorch that multiplies weights and gradients by masks (as the authors do), over ours
-vs_layers     the sparse network layer by layer, with autograd, over ours
+vs_layers     the sparse network layer by layer, with autograd, over ours (of our precision)
+vs_fp32       with --precision bf16: our program in float32 over ours
 realisation   vs_dense / (dense FLOP / sparse FLOP): 1 when every saved FLOP is a saved moment
 memory        peak bytes of a step over dense PyTorch's, each in a process of its own;   memory_layers: layer
               by layer
 """
 
 import copy
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import sparse_engine as se
+from sparse_engine.nn import precision as precisions
 from sparse_engine.program.batches import Batches, Data, Training
 from sparse_engine.program.capture import capture
 from sparse_engine.program.cpu.session import Session
@@ -44,6 +43,7 @@ BATCHES = (32, 128)
 KINDS = ("program", "layers", "dense")  # whose memory is measured
 Joules = Callable[[dict[str, Callable[[], object]], int], dict[str, dict[str, Any]]]
 RIVALS = {"layers": "vs_layers", "masked torch": "vs_masked"}
+RIVALS_BF16 = {"layers bf16": "vs_layers", "program": "vs_fp32", "masked torch": "vs_masked"}
 PRECISIONS = ("fp32", "bf16")
 QUICK = (("vgg11",), (32,), (0.5, 0.2))  # networks, batches and densities of a look: seconds
 
@@ -71,7 +71,7 @@ def run(
         for name in names:
             for batch in batches:
                 torch.manual_seed(0)
-                classes, shape = _known(name)
+                classes, shape = known(name)
                 images, labels = torch.randn(batch, *shape), torch.randint(0, classes, (batch,))
                 rivals = dense.rivals(name, classes, images, labels, compiled=compiled)
                 for density in densities:
@@ -92,18 +92,15 @@ def _rows(
     joules: Joules | None,
     precision: str,
 ) -> Iterator[dict[str, Any]]:
-    (_, shape), batch = _known(name), len(labels)
+    (_, shape), batch = known(name), len(labels)
     sparse = checked(name, images, labels, density)
-    contestants = {"layers": layers_step(copy.deepcopy(sparse), images, labels)}
     skipped = dict(rivals.skipped)
-    try:
-        contestants = {"program": program_step(sparse, images, labels)[0]} | contestants
-    except se.NotCaptured as why:
-        skipped["program"] = str(why)
-    mine = "layers" if "program" in skipped else "program"
+    contestants = _ours(sparse, images, labels, "", skipped)
     if precision == "bf16":
-        mine = "layers bf16"
-        contestants = {mine: layers_step(rounded(sparse, images), images, labels)} | contestants
+        del contestants["layers"]
+        twin = rounded(sparse, images, labels)
+        contestants = _ours(twin, images, labels, dense.BF16, skipped) | contestants
+    mine = next(iter(contestants))
     contestants |= rivals.steps
     contestants["masked torch"] = dense_step(se.to_dense(sparse), images, labels, se.masks(sparse))
     timings = take_turns(contestants, repeats=repeats, burst=1, clock=clock)
@@ -111,7 +108,7 @@ def _rows(
     ours = timings[mine].median
     flops = se.count_flops(sparse, shape)
     kinds = tuple(who for who in KINDS if who not in skipped)
-    peaks = peak_memory(name, batch, density, kinds) if memory else {}
+    peaks = _peaks(name, batch, density, kinds, precision) if memory else {}
     case = {"model": name, "batch": batch, "density": density, "precision": precision}
     for who, timing in timings.items():
         yield case | {
@@ -120,13 +117,39 @@ def _rows(
             "spread": timing.spread,
             "times_ours": timing.median / ours,
             "flop_ratio": flops.dense_step / flops.sparse_step,
-            "memory_ratio": peaks[who] / peaks["dense"] if who in peaks else None,
+            "memory_ratio": _ratio(peaks, who, precision),
             **measured.get(who, {}),
         }
     yield from (case | {"name": who, "skipped": why} for who, why in skipped.items())
 
 
-def _known(name: str) -> tuple[int, tuple[int, int, int]]:
+def _ours(
+    net: nn.Module, images: Tensor, labels: Tensor, suffix: str, skipped: dict[str, str]
+) -> dict[str, Callable[[], object]]:
+    """Our steps of a network, the one that runs take first; why there is no program goes into `skipped`."""
+    steps: dict[str, Callable[[], object]] = {}
+    try:
+        steps["program" + suffix] = program_step(net, images, labels)[0]
+    except se.NotCaptured as why:
+        skipped["program" + suffix] = str(why)
+    return steps | {"layers" + suffix: layers_step(copy.deepcopy(net), images, labels)}
+
+
+def _peaks(name: str, batch: int, density: float, kinds: tuple[str, ...], precision: str) -> dict[str, float]:
+    from sparsefl.bench.peaks import peak_memory  # a program of its own, which imports this file
+
+    return peak_memory(name, batch, density, kinds, precision)
+
+
+def _ratio(peaks: dict[str, float], who: str, precision: str) -> float | None:
+    """Peak bytes of one of ours, in the precision that was measured, over dense PyTorch's."""
+    kind, *rounded = who.split()
+    if kind not in peaks or kind not in KINDS or bool(rounded) != (precision == "bf16"):
+        return None
+    return peaks[kind] / peaks["dense"]
+
+
+def known(name: str) -> tuple[int, tuple[int, int, int]]:
     """Classes and images of a network."""
     return MODELS[name] if name in MODELS else OTHERS[name]
 
@@ -134,15 +157,15 @@ def _known(name: str) -> tuple[int, tuple[int, int, int]]:
 def checked(name: str, images: Tensor, labels: Tensor, density: float) -> nn.Module:
     """The sparse network, whose outputs are those of the dense one; and its step, if it is a program."""
     torch.manual_seed(0)
-    sparse = se.sparsify(networks.build(name, _known(name)[0]), density=density, seed=0)
+    sparse = se.sparsify(networks.build(name, known(name)[0]), density=density, seed=0)
     _check(sparse, images)
     with suppress(se.NotCaptured):
         _check_step(sparse, images, labels)
     return sparse
 
 
-def rounded(sparse: nn.Module, images: Tensor) -> nn.Module:
-    """The same network in bf16, whose outputs are as near as bfloat16 is."""
+def rounded(sparse: nn.Module, images: Tensor, labels: Tensor) -> nn.Module:
+    """The same network in bf16: its outputs are as near as bfloat16 is, and so is the step of its program."""
     twin = se.sparsify(se.to_dense(sparse), masks=se.masks(sparse), precision="bf16")
     with torch.no_grad():
         ours, exact = twin.eval()(images), sparse.eval()(images)
@@ -150,6 +173,8 @@ def rounded(sparse: nn.Module, images: Tensor) -> nn.Module:
     error = ((ours - exact).norm() / exact.norm()).item()
     if not error < 0.05:
         raise AssertionError(f"outputs in bf16 are off by {error:.2g}: a wrong result gets no time")
+    with suppress(se.NotCaptured):
+        _check_step(twin.train(), images, labels, 0.2)
     return twin.train()
 
 
@@ -158,7 +183,7 @@ def program_step(
 ) -> tuple[Callable[[], object], se.Model]:
     """A step of the network as a program, which also gathers its batch, and the model that it trains."""
     model = se.compress(net)
-    session = Session(capture(se.to_dense(net), tuple(images.shape[1:]), model.layout))
+    session = Session(capture(se.to_dense(net), tuple(images.shape[1:]), model.layout), precisions.of(net))
     batches = Batches(Data(images.numpy(), labels.numpy()), np.arange(len(labels)), len(labels))
     how = Training(lr=lr, weight_decay=DECAY, seeds=(0,) * session.graph.num_dropouts)
     return (lambda: session.train(model, batches, how)), model
@@ -206,8 +231,9 @@ def _check(sparse: nn.Module, images: Tensor) -> None:
         raise AssertionError(f"outputs are off by {error:.2g}: a wrong result gets no time")
 
 
-def _check_step(net: nn.Module, images: Tensor, labels: Tensor) -> None:
-    """A program and the layers take the same step, without dropout: their draws differ."""
+def _check_step(net: nn.Module, images: Tensor, labels: Tensor, most: float = 1e-3) -> None:
+    """A program and the layers take the same step, without dropout: their draws differ. `most`: how far they
+    may be apart."""
     net = copy.deepcopy(net)
     for module in net.modules():
         if isinstance(module, nn.Dropout):
@@ -218,7 +244,7 @@ def _check_step(net: nn.Module, images: Tensor, labels: Tensor) -> None:
     layers_step(net, images, labels, lr=1.0)()
     wanted = _numbers(se.compress(net)) - before
     error = float((_numbers(model) - before - wanted).norm() / wanted.norm())
-    if not error < 1e-3:
+    if not error < most:
         raise AssertionError(f"steps are off by {error:.2g}: a wrong result gets no time")
 
 
@@ -241,59 +267,13 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float
             str(row["density"]), {}
         )
         if row["memory_ratio"] is not None:
-            cell["memory" if row["name"] == "program" else "memory_layers"] = row["memory_ratio"]
+            cell["memory" if row["name"].startswith("program") else "memory_layers"] = row["memory_ratio"]
         if row["name"].startswith("torch"):
             cell["vs_best"] = min(cell.get("vs_best", float("inf")), row["times_ours"])
         bf16 = row.get("precision") == "bf16"
         if row["name"].startswith("torch") and row["name"].endswith(dense.BF16) == bf16:
             cell["vs_dense"] = min(cell.get("vs_dense", float("inf")), row["times_ours"])
             cell["realisation"] = cell["vs_dense"] / row["flop_ratio"]
-        elif row["name"] in RIVALS:
-            cell[RIVALS[row["name"]]] = row["times_ours"]
+        elif row["name"] in (known := RIVALS_BF16 if bf16 else RIVALS):
+            cell[known[row["name"]]] = row["times_ours"]
     return summary
-
-
-def peak_memory(name: str, batch: int, density: float, kinds: tuple[str, ...] = KINDS) -> dict[str, float]:
-    """Peak resident bytes that three steps add to a process that has made the network, of each kind."""
-    return {
-        who: float(
-            subprocess.run(
-                [sys.executable, "-m", "sparsefl.bench.models", who, name, str(batch), str(density)],
-                capture_output=True, text=True, check=True,
-            ).stdout
-        )
-        for who in kinds
-    }  # fmt: skip
-
-
-def _measure_peak(who: str, name: str, batch: str, density: str) -> None:
-    classes, shape = _known(name)
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    net = networks.build(name, classes)
-    if who != "dense":
-        net = se.sparsify(net, density=float(density))
-    images, labels = torch.randn(int(batch), *shape), torch.randint(0, classes, (int(batch),))
-    step = _steps(who, net, images, labels)
-    Path("/proc/self/clear_refs").write_text("5")  # what making the network took does not count
-    before = _status("VmRSS")
-    with use_threads(1):
-        for _ in range(3):
-            step()
-    print(_status("VmHWM") - before)
-
-
-def _steps(who: str, net: nn.Module, images: Tensor, labels: Tensor) -> Callable[[], object]:
-    if who == "program":
-        return program_step(net, images, labels)[0]
-    return layers_step(net, images, labels) if who == "layers" else dense_step(net, images, labels, None)
-
-
-def _status(key: str) -> int:
-    """Bytes, from the kernel's account of this process."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * int(next(line for line in lines if line.startswith(key + ":")).split()[1])
-
-
-if __name__ == "__main__":
-    _measure_peak(*sys.argv[1:])

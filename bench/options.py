@@ -10,6 +10,9 @@ from fl.errors import ConfigError
 
 T = TypeVar("T")
 
+Append = Annotated[
+    bool, Option("--append", help="keep what the file of --json has, if it was measured in the same way")
+]
 Json = Annotated[Path | None, Option("--json", metavar="FILE", help="write the result here")]
 Plot = Annotated[Path | None, Option("--plot", metavar="FILE", help="draw the curves: .png or .html")]
 Quick = Annotated[

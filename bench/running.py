@@ -49,17 +49,34 @@ def finish(
     repeats: int | dict[str, int] = 1,
     title: str = "times_ours: how many times our time",
     also: dict[str, Any] | None = None,
+    append: bool = False,
     **more: Any,
 ) -> int:
-    """Show rows and tables, save the result in `path`; `also`: more of the result, `more`: of its meta."""
+    """Show rows and tables, save the result in `path`; `also`: more of the result, `more`: of its meta.
+
+    append: what `path` holds stays beside it, if it was measured in the same way.
+    """
     console = report.console()
     report.show_rows(rows, columns, title, console)
-    result = {"meta": meta(threads, repeats=repeats, **more), "rows": rows, "summary": summarise(rows)}
-    result |= also or {}
+    now = meta(threads, repeats=repeats, **more)
+    if append and path and path.exists():
+        rows = [*before(json.loads(path.read_text()), now, path), *rows]
+    result = {"meta": now, "rows": rows, "summary": summarise(rows)} | (also or {})
     console.print(report.markdown(result), markup=False, highlight=False, soft_wrap=True)
     if path:
         report.save(result, path)
     return 0
+
+
+def before(result: report.Result, now: dict[str, Any], path: Path) -> list[Row]:
+    """The rows of an earlier result; Expected if it was measured on something else, the date aside."""
+    then = result["meta"]
+    differ = [key for key in {*then, *now} if key != "date" and then.get(key) != now.get(key)]
+    if differ:
+        raise Expected(
+            f"--append: expected {path} to be measured alike, got another {', '.join(sorted(differ))}"
+        )
+    return result["rows"]
 
 
 def aot(path: Path | None) -> int:

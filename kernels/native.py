@@ -9,6 +9,8 @@ import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -87,12 +89,47 @@ def use_isa(name: str) -> Iterator[None]:
         extension().set_isa(before)
 
 
+class on:
+    """A context in which this thread's native calls run on an instruction set of their own; "": as before.
+
+    What is prepared for a kernel (planes, orders, sizes of tiles) depends on it, too: prepare it inside.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._table = table(name)
+
+    def __enter__(self) -> None:
+        self._before = self._table and _extension.choose_here(self._table)  # type: ignore[union-attr]
+
+    def __exit__(self, *failure: object) -> None:
+        if self._table:
+            _extension.choose_here(self._before)  # type: ignore[union-attr]
+
+
+@cache
+def table(name: str) -> int:
+    """The address of an instruction set's table of operations; 0 for ""."""
+    return extension().table(name) if name else 0
+
+
 _without_dot: ContextVar[bool] = ContextVar("without_dot", default=False)
 
 
 def bf16_dot() -> bool:
     """Is there an instruction for products of bfloat16 pairs (AVX512_BF16), in the instruction set in use?"""
     return extension().bf16_dot() and not _without_dot.get()
+
+
+@cache
+def fast_bf16_dot() -> bool:
+    """Does that instruction, where it is there, make twice the products of a multiply-add? So on Zen 4 (AMD's
+    family 25), not on Zen 5, whose multiply-adds are twice as wide."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return False
+    said = dict(line.replace("\t", "").split(": ", 1) for line in lines if ": " in line)
+    return (said.get("vendor_id"), said.get("cpu family")) == ("AuthenticAMD", "25")
 
 
 @contextmanager

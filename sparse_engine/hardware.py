@@ -14,6 +14,18 @@ def cpu_model() -> str:
         return platform.processor() or platform.machine()
 
 
+def cpu_family() -> tuple[str, int] | None:
+    """Return the processor's vendor and family, such as ("AuthenticAMD", 25); None where unknown."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return None
+    facts = dict(line.split(":", 1) for line in lines[:30] if ":" in line)
+    told = {key.strip(): value.strip() for key, value in facts.items()}
+    family = told.get("cpu family", "")
+    return (told.get("vendor_id", ""), int(family)) if family.isdigit() else None
+
+
 def cores() -> int:
     """Return how many cores this process may use; all of the machine's if the system does not say."""
     if hasattr(os, "sched_getaffinity"):  # Linux, not macOS

@@ -12,7 +12,8 @@ from torch import nn
 import sparse_engine as se
 from sparse_engine.program.batches import Batches, Data
 from sparse_engine.program.capture import capture
-from sparse_engine.program.steps import Graph
+from sparse_engine.program.cpu.convs import Kernels
+from sparse_engine.program.steps import Conv, Graph
 from sparsefl.kernels.bitmap import from_mask
 
 
@@ -312,3 +313,62 @@ def batches(data: Data, size: int, epochs: int = 1, seed: int = 0) -> Batches:
 
 def seeds(graph: Graph) -> tuple[int, ...]:
     return tuple(range(7, 7 + graph.num_dropouts))
+
+
+KINDS = ("conv", "strided", "1x1", "group", "batch", "relu", "max", "average", "drop", "sum", "twice", "back")
+
+
+def network(kinds: list[str], channels: int, classes: int) -> nn.Module:
+    """Steps of these kinds one after the other. "sum" adds the last value of its shape, "back" the first."""
+    layers: dict[str, nn.Module] = {}
+    for i, kind in enumerate(kinds):
+        made = {
+            "conv": lambda: nn.Conv2d(channels, channels, 3, padding=1),
+            "strided": lambda: nn.Conv2d(channels, channels, 3, stride=2, padding=1, bias=False),
+            "1x1": lambda: nn.Conv2d(channels, channels, 1),
+            "group": lambda: nn.GroupNorm(1, channels),
+            "batch": lambda: nn.BatchNorm2d(channels),
+            "drop": lambda: nn.Dropout(0.3),
+        }.get(kind)
+        if made is not None:
+            layers[f"layer{i}"] = made()
+
+    def run(net, x):
+        values = [net.first(x)]
+        for i, kind in enumerate(kinds):
+            h = values[-1]
+            if hasattr(net, f"layer{i}"):
+                h = getattr(net, f"layer{i}")(h)
+            elif kind == "relu":
+                h = F.relu(h)
+            elif kind == "max":
+                h = F.max_pool2d(h, 3, 1, 1)
+            elif kind == "average":
+                h = F.avg_pool2d(h, 3, 2, 1)
+            elif kind == "twice":
+                h = h + h
+            else:
+                halved = [0, *(j + 1 for j, k in enumerate(kinds[:i]) if k in ("strided", "average"))][-1]
+                h = h + values[halved if kind == "back" else max(halved, len(values) - 2)]
+            values.append(h)
+        return net.fc(values[-1].mean((2, 3)))
+
+    return Net(run, first=nn.Conv2d(2, channels, 3, padding=1), **layers, fc=nn.Linear(channels, classes))
+
+
+def forced(kernel):
+    """Every convolution on that kernel where it is one of 3x3 without stride, on `dense` where it is not."""
+
+    def choose(graph, counts, lanes, bf16=False):
+        found = []
+        for step in graph.steps:
+            if isinstance(step, Conv):
+                g = step.geometry
+                fits = kernel != "winograd" or (
+                    (g.kernel, g.stride, g.dilation) == ((3, 3), 1, (1, 1)) and max(g.padding) <= 2
+                )
+                each = kernel if fits else "dense"
+                found.append(Kernels(each, each, each, "dense" if each == "sparse" else each))
+        return tuple(found)
+
+    return choose

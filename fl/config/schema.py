@@ -140,7 +140,7 @@ class Training(Section):
     path: Annotated[Literal["program", "layers"], only_if(kernels="sparse")] = "program"
     """program: a whole training is one native call, if the network can be captured; layers: layer by layer"""
     precision: Annotated[Literal["fp32", "bf16"], only_if(kernels="sparse")] = "fp32"
-    """of activations and their gradients; bf16 runs layer by layer, weights stay float32"""
+    """of activations and their gradients: bf16 halves their memory; weights and sums stay float32"""
 
 
 class Topology(Section):

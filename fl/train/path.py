@@ -27,13 +27,17 @@ def choose(training: config.Training, net: nn.Module, sample: Sequence[int], lay
     """A program if the network is one; layer by layer if it is not, or if the configuration says so."""
     if training.kernels == "dense":
         return Path("dense", "training.kernels = dense")
-    if training.precision == "bf16":
-        how = "with" if se.has_bf16() else "without"
-        return Path("layers", f"training.precision = bf16, {how} AVX512_BF16; programs are float32")
     if training.path == "layers":
-        return Path("layers", "training.path = layers")
+        return Path("layers", "training.path = layers" + _numbers(training))
     try:
         graph = capture(net, tuple(sample), layout)
     except NotCaptured as reason:
-        return Path("layers", f"no program: {reason}")
-    return Path("program", f"{len(graph.steps)} steps", graph)
+        return Path("layers", f"no program: {reason}" + _numbers(training))
+    return Path("program", f"{len(graph.steps)} steps" + _numbers(training), graph)
+
+
+def _numbers(training: config.Training) -> str:
+    """What besides the path decides the numbers."""
+    if training.precision == "fp32":
+        return ""
+    return f"; {training.precision} {'with' if se.has_bf16() else 'without'} AVX512_BF16"

@@ -50,7 +50,7 @@ class Worker:
         self._engine: Engine | None = None
         graph = setting.path.graph
         if graph is not None:
-            self._session, self._data = Session(graph), Parts.of(setting.data)
+            self._session, self._data = Session(graph, setting.training.precision), Parts.of(setting.data)
             self._native = NativeVisits(self._session, self._data, setting, self._stop)
         else:
             self._engine = _engine(setting)

@@ -16,17 +16,20 @@ import torch
 from torch import Tensor
 
 from sparsefl.kernels import checks, memory, registry
-from sparsefl.kernels.sparse_conv._cpu_choice import KERNELS, candidates, suggest
+from sparsefl.kernels.sparse_conv._cpu_choice import KERNELS, NATIVE, candidates, joined, split, suggest
 from sparsefl.kernels.sparse_conv.conv import Conv, Geometry
 
 __all__ = [
     "DIRECTIONS",
     "KERNELS",
+    "NATIVE",
     "Conv",
     "Geometry",
     "candidates",
     "forward",
     "input_gradient",
+    "joined",
+    "split",
     "suggest",
     "weight_gradient",
 ]

@@ -1,4 +1,4 @@
-"""Native convolution: sparse, dense or Winograd."""
+"""Native convolution: sparse, dense or Winograd; or PyTorch's dense one."""
 
 from functools import lru_cache
 from typing import Any
@@ -11,6 +11,8 @@ from sparsefl.kernels.native import extension, num_threads, pointer
 from sparsefl.kernels.pack import pack, unpack
 from sparsefl.kernels.registry import register
 from sparsefl.kernels.sparse_conv import _cpu_plan as plan
+from sparsefl.kernels.sparse_conv import _cpu_torch as by_torch
+from sparsefl.kernels.sparse_conv._cpu_choice import split
 from sparsefl.kernels.sparse_conv._cpu_geometry import is_linear
 from sparsefl.kernels.sparse_conv._cpu_plan import Direction
 from sparsefl.kernels.sparse_conv._cpu_planes import Planes
@@ -20,29 +22,54 @@ from sparsefl.kernels.sparse_conv.conv import Conv
 
 @register("conv_forward", "cpu")
 def conv_forward(conv: Conv, values: Tensor, x: Tensor, bias: Tensor | None, y: Tensor, kernel: str) -> None:
-    if kernel == "winograd":
-        out, into = conv.out_channels, conv.in_channels
-        _winograd(conv, values, x, bias, y, conv.padding, _filter(out, into, 9 * into, 9, flip=False))
-    else:
-        _apply(plan.forward(conv, *x.shape[1:], kernel, x.element_size()), values, x, bias, y)
+    name, isa = split(kernel)
+    with native.on(isa):
+        _forward(conv, values, x, bias, y, name)
 
 
 @register("conv_input_gradient", "cpu")
 def conv_input_gradient(conv: Conv, values: Tensor, dy: Tensor, dx: Tensor, kernel: str) -> None:
+    name, isa = split(kernel)
+    with native.on(isa):
+        _input_gradient(conv, values, dy, dx, name)
+
+
+@register("conv_weight_gradient", "cpu")
+def conv_weight_gradient(conv: Conv, x: Tensor, dy: Tensor, dv: Tensor, kernel: str) -> None:
+    name, isa = split(kernel)
+    with native.on(isa):
+        _weight_gradient(conv, x, dy, dv, name)
+
+
+def _forward(conv: Conv, values: Tensor, x: Tensor, bias: Tensor | None, y: Tensor, kernel: str) -> None:
+    if kernel == "winograd":
+        out, into = conv.out_channels, conv.in_channels
+        _winograd(conv, values, x, bias, y, conv.padding, _filter(out, into, 9 * into, 9, flip=False))
+    elif kernel == "torch":
+        by_torch.forward(conv, values, x, bias, y)
+    else:
+        _apply(plan.forward(conv, *x.shape[1:], kernel, x.element_size()), values, x, bias, y)
+
+
+def _input_gradient(conv: Conv, values: Tensor, dy: Tensor, dx: Tensor, kernel: str) -> None:
     if kernel == "winograd":  # a convolution with the weight turned around
         out, into = conv.out_channels, conv.in_channels
         padding = (2 - conv.padding[0], 2 - conv.padding[1])
         _winograd(conv, values, dy, None, dx, padding, _filter(into, out, 9, 9 * into, flip=True))
+    elif kernel == "torch":
+        by_torch.input_gradient(conv, values, dy, dx)
     elif kernel == "sparse" and dx.dtype == torch.float32 and _is_one_tile(conv, dx):
         _linear_gradient(conv, values, dy, dx)
     else:
         _apply(plan.input_gradient(conv, *dx.shape[1:], kernel, dx.element_size()), values, dy, None, dx)
 
 
-@register("conv_weight_gradient", "cpu")
-def conv_weight_gradient(conv: Conv, x: Tensor, dy: Tensor, dv: Tensor, kernel: str) -> None:
+def _weight_gradient(conv: Conv, x: Tensor, dy: Tensor, dv: Tensor, kernel: str) -> None:
     if kernel == "sparse":
         _sparse_gradient(conv, x, dy, dv)
+        return
+    if kernel == "torch":
+        by_torch.weight_gradient(conv, x, dy, dv)
         return
     full = conv.bitmap.nnz == conv.bitmap.segments.numel
     dw = dv if full else memory.empty((conv.bitmap.segments.numel,), dv)

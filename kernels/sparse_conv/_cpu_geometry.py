@@ -10,7 +10,7 @@ from math import ceil
 import numpy as np
 
 from sparsefl.kernels.native import extension
-from sparsefl.kernels.sparse_conv._cpu_planes import FLOAT, L1, Axis, Planes, make_planes
+from sparsefl.kernels.sparse_conv._cpu_planes import FLOAT, Axis, Planes, l1, make_planes
 from sparsefl.kernels.sparse_conv.conv import Conv, Geometry
 
 FEW = {4: 24, 8: 24, 16: 10}  # weights of a row and block below which its overhead shows: then blocks double
@@ -133,7 +133,7 @@ def channels_in_l1(planes: Planes, at: np.ndarray) -> int:
     columns = used // (size * planes.lanes) % planes.columns
     beyond = planes.lanes * int(np.ptp(columns)) if len(used) else 0
     part = min(extension().conv_tile() // planes.high + beyond, planes.columns * planes.lanes)
-    return max(1, L1[extension().conv_vector()] // (size * segments * part))
+    return max(1, l1(size) // (size * segments * part))
 
 
 def tiles_together(width: int, planes: Planes) -> int:

@@ -1,185 +1,165 @@
-"""Which kernel runs a layer, per direction: by a built-in rule, or as measured on this machine.
+"""Which kernel runs a layer, per direction: by the rule, or as measured on this machine.
 
-SPARSE_PLAN=off        the built-in rule alone (kernels.sparse_conv.suggest): by density and size
-SPARSE_PLAN=FILE       that file's measurements, and the built-in rule for what is not in it
+SPARSE_PLAN=off        the built-in rule alone (sparse_engine/choice/rule.py)
+SPARSE_PLAN=FILE       that file's rule and measurements (sparse_engine/choice/files.py)
 SPARSE_PLAN=measure    what is not in this machine's file is measured at first use and added to it
-(not set)              this machine's file if there is one, as for FILE
+(not set)              this machine's file if there is one (sparsefl tune writes it), as for FILE
 
-Kernels round differently. A run that must give the same bits as another needs the same plan: the built-in
-rule is the same on all machines with one instruction set (its constants differ for 16 lanes); a file can be
-copied. The rule and a file's entries do not change while a program runs, unless it measures.
+Kernels round differently. A run that must give the same bits as another needs the same plan: runs record
+theirs, and go on with it (fl/run/history.py). The rule and a file's entries do not change while a program
+runs, unless it measures.
 """
 
 import hashlib
-import json
-import os
-import re
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-import torch
-
-from sparse_engine.hardware import cpu_model
-from sparsefl.kernels import bitmap as bitmaps
+from sparse_engine.choice import clock, files
+from sparse_engine.choice.clock import Image
+from sparse_engine.choice.rule import Rule, built_in, share
 from sparsefl.kernels import native, settings, sparse_conv
-from sparsefl.kernels.errors import SettingError
-from sparsefl.kernels.layout import Segments
 from sparsefl.kernels.sparse_conv import Conv, Geometry
 
-VERSION = 1
-REPEATS = 3
-_HELP = "SPARSE_PLAN takes off (no file), measure, or a file that measure wrote"
+NATIVE = " native"  # ends the key of a second entry, for programs, where the first names torch's kernel
 MARGIN = 0.95  # the rule's kernel stays unless another takes less than this share of its time
 
-# Measures one kernel of a layer and direction, in seconds.
-Clock = Callable[[Conv, str, tuple[int, int, int], str], float]
+# Measures kernels of a layer and direction: the seconds of each.
+Clock = Callable[[Conv, str, Image, tuple[str, ...]], dict[str, float]]
 
 
-@dataclass
+class Choice(NamedTuple):
+    """`measured`: by a measurement on a machine; else by the rule."""
+
+    kernel: str
+    measured: bool
+
+
+@dataclass(eq=False)
 class Plan:
-    """Kernels by layer, direction, image, density and threads. Without `measured`, the built-in rule."""
+    """Kernels by layer, direction, image, density and threads; the rule for what was not measured."""
 
     measured: dict[str, str] = field(default_factory=dict)
     path: Path | None = None  # where new measurements go
     clock: Clock | None = None  # measures what is missing
-    threads: int | None = None  # choose as for so many, however many there are
+    threads: int | None = (
+        None  # choose as for so many, however many there are: then results do not depend on it
+    )
+    rule: Rule = field(default_factory=Rule)
 
     def kernel(
-        self, conv: Conv | Geometry, direction: str, height: int, width: int, batch: int, bf16: bool = False
+        self,
+        conv: Conv | Geometry,
+        direction: str,
+        height: int,
+        width: int,
+        batch: int,
+        bf16: bool = False,
+        *,
+        native: bool = False,
     ) -> str:
-        """`bf16`: of images in bfloat16, which go by the rule: files hold what was measured in float32."""
-        rule = sparse_conv.suggest(conv, direction, height, width, batch, bf16)
-        if bf16:
-            return rule
-        if not self.measured and self.clock is None:
-            return rule
-        name = key(conv, direction, (height, width, batch), self.threads)
+        """Return the kernel of a layer and direction; native: of a program, which cannot call torch; bf16: of
+        images in bfloat16."""
+        return self.choice(conv, direction, (height, width, batch), bf16, native=native).kernel
+
+    def choice(
+        self,
+        conv: Conv | Geometry,
+        direction: str,
+        image: Image,
+        bf16: bool = False,
+        *,
+        native: bool = False,
+    ) -> Choice:
+        """Return the kernel for an input `image` (height, width, batch), and whether it was measured. Those
+        for bfloat16 go by the rule: files hold what was measured in float32."""
+        native = native or self.threads is not None  # torch's may round otherwise on more threads
+        if bf16 or (not self.measured and self.clock is None):
+            return Choice(self.rule.kernel(conv, direction, image, bf16, native), False)
+        name = key(conv, direction, image, self.threads)
         if name not in self.measured and self.clock is not None:
-            self.measured[name] = self._fastest(
-                _with_pattern(conv), direction, (height, width, batch), rule, self.clock
-            )
+            self.measured |= fastest(conv, direction, image, self.clock, self.rule, self.threads)
             if self.path is not None:
-                write(self.path, self.measured)
-        found = self.measured.get(name, rule)
-        return found if found in sparse_conv.candidates(conv) else rule
+                files.write(self.path, self.text())
+        fitting = sparse_conv.candidates(conv, native=native)
+        for found in ((self.measured.get(name + NATIVE),) if native else ()) + (self.measured.get(name),):
+            if found in fitting:
+                return Choice(found, True)
+        return Choice(self.rule.kernel(conv, direction, image, False, native), False)
+
+    def text(self) -> str:
+        """Return all that decides, as files have it."""
+        return files.text(files.Content(self.measured, self.rule))
 
     def identity(self) -> str:
         """Return a text that is equal for plans that choose the same kernels, whatever their files."""
-        if not self.measured:
-            return "built-in rule"
-        return f"measured, sha256 {hashlib.sha256(_text(self.measured).encode()).hexdigest()[:16]}"
-
-    def _fastest(
-        self, conv: Conv, direction: str, image: tuple[int, int, int], rule: str, clock: Clock
-    ) -> str:
-        seconds = {kernel: clock(conv, direction, image, kernel) for kernel in sparse_conv.candidates(conv)}
-        best = min(seconds, key=lambda kernel: seconds[kernel])
-        return best if seconds[best] < MARGIN * seconds[rule] else rule
+        if not self.measured and not self.rule.is_tuned:
+            return "built-in rule" + (f" ({self.rule.name})" if self.rule.costs else "")
+        return f"measured, sha256 {hashlib.sha256(self.text().encode()).hexdigest()[:16]}"
 
 
-def key(
-    conv: Conv | Geometry, direction: str, image: tuple[int, int, int], threads: int | None = None
-) -> str:
-    """Return what decides the speed of a layer, as text. Densities are rounded to steps of 1/20."""
-    density = round(20 * conv.density) / 20
+def fastest(
+    conv: Conv | Geometry,
+    direction: str,
+    image: Image,
+    time: Clock,
+    rule: Rule,
+    threads: int | None = None,
+) -> dict[str, str]:
+    """Return the entries of a plan for one layer and direction: the rule's kernel, or a faster one. Where
+    that is torch's, there is an entry for programs too."""
+    made, name = clock.drawn(conv), key(conv, direction, image, threads)
+    seconds = time(made, direction, image, sparse_conv.candidates(conv))
+    found = {name: _winner(seconds, rule.kernel(conv, direction, image))}
+    if found[name] == "torch":
+        native = {kernel: seconds[kernel] for kernel in sparse_conv.candidates(conv, native=True)}
+        found[name + NATIVE] = _winner(native, rule.kernel(conv, direction, image, False, True))
+    return found
+
+
+def _winner(seconds: dict[str, float], rule: str) -> str:
+    best = min(seconds, key=lambda kernel: seconds[kernel])
+    return best if seconds[best] < MARGIN * seconds[rule] else rule
+
+
+def key(conv: Conv | Geometry, direction: str, image: Image, threads: int | None = None) -> str:
+    """Return what decides the speed of a layer, as text. Densities are rounded (rule.share)."""
     size = "x".join(map(str, conv.shape))
     how = f"s{conv.stride} p{conv.padding[0]},{conv.padding[1]} d{conv.dilation[0]},{conv.dilation[1]}"
     return (
-        f"{direction} {size} {how} image {'x'.join(map(str, image))} density {density:.2f} "
+        f"{direction} {size} {how} image {'x'.join(map(str, image))} density {share(conv.density):.2f} "
         f"threads {threads or native.num_threads()}"
     )
 
 
-def measure(conv: Conv, direction: str, image: tuple[int, int, int], kernel: str) -> float:
-    """Return the seconds of the best of a few runs on random data."""
-    height, width, batch = image
-    draw = torch.Generator().manual_seed(0)
-    values = torch.randn(conv.bitmap.nnz, generator=draw)
-    x = torch.randn(conv.in_channels, height, width, batch, generator=draw)
-    dy = torch.randn(conv.out_channels, *conv.output_size(height, width), batch, generator=draw)
-    run: dict[str, Callable[[], Any]] = {
-        "forward": lambda: sparse_conv.forward(conv, values, x, kernel=kernel),
-        "input_gradient": lambda: sparse_conv.input_gradient(
-            conv, values, dy, (height, width), kernel=kernel
-        ),
-        "weight_gradient": lambda: sparse_conv.weight_gradient(conv, x, dy, kernel=kernel),
-    }
-    run[direction]()  # makes the plan of the pass
-    return min(_seconds(run[direction]) for _ in range(REPEATS))
-
-
-def _with_pattern(conv: Conv | Geometry) -> Conv:
-    """Return `conv`, or one of its geometry and density with random entries."""
-    if isinstance(conv, Conv):
-        return conv
-    numel = conv.shape.numel()
-    drawn = torch.rand(numel, generator=torch.Generator().manual_seed(0)) < conv.density
-    sizes = conv.out_channels, conv.in_channels, conv.kernel, conv.stride, conv.padding, conv.dilation
-    return Conv(bitmaps.from_mask(drawn, Segments((numel,))), *sizes)
-
-
-def machine_file() -> Path:
-    """Return the file of this machine's measurements."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    isa = native.isa() if native.isas() else "none"
-    name = re.sub(r"[^A-Za-z0-9]+", "-", f"{cpu_model()} {os.cpu_count()} {isa}").strip("-")
-    return cache / "sparsefl" / f"plan-{name}.json"
-
-
-def read(path: Path) -> dict[str, str]:
-    """Return the measurements in a file; raise a SettingError if it has none."""
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError) as error:  # also text that is no UTF-8
-        raise SettingError(f"expected a kernel plan in {path}, got {_reason(error)}; {_HELP}") from error
-    kernels = found.get("kernels") if isinstance(found, dict) else None
-    if not isinstance(kernels, dict) or found.get("version") != VERSION:
-        raise SettingError(
-            f"expected a kernel plan of version {VERSION} in {path}, got another file; {_HELP}"
-        )
-    wrong = next((name for name in kernels.values() if name not in sparse_conv.KERNELS), None)
-    if wrong is not None:
-        raise SettingError(f"expected kernels {sparse_conv.KERNELS} in {path}, got {wrong!r}; {_HELP}")
-    return kernels
-
-
-def _reason(error: Exception) -> str:
-    return (
-        (error.strerror or str(error)).lower()
-        if isinstance(error, OSError)
-        else f"text that is none ({error})"
-    )
-
-
-def write(path: Path, kernels: dict[str, str]) -> None:
-    """Write the file at once: others may read or write it at the same time."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-        file.write(_text(kernels))
-    os.replace(file.name, path)
-
-
-def _text(kernels: dict[str, str]) -> str:
-    return json.dumps({"version": VERSION, "kernels": dict(sorted(kernels.items()))}, indent=1) + "\n"
-
-
 def from_environment() -> Plan:
     """Return the plan that SPARSE_PLAN asks for."""
-    choice = settings.current().plan
+    choice, path = settings.current().plan, files.machine_file()
     if choice == "off":
-        return Plan()
+        return Plan(rule=built_in())
     if choice == "measure":
-        path = machine_file()
-        return Plan(read(path) if path.exists() else {}, path, measure)
+        plan = from_file(path) if path.exists() else Plan(rule=built_in())
+        return Plan(plan.measured, path, clock.seconds, rule=plan.rule)
     if choice:
-        return Plan(read(Path(choice)))
-    return Plan(read(machine_file())) if machine_file().exists() else Plan()
+        return from_file(Path(choice))
+    return from_file(path) if path.exists() else Plan(rule=built_in())
+
+
+def from_file(path: Path) -> Plan:
+    """Return the plan in a file, or raise a SettingError."""
+    return Plan(*_fields(files.read(path)))
+
+
+def from_text(text: str) -> Plan:
+    """Return the plan that `Plan.text` wrote; ValueError: it is none."""
+    return Plan(*_fields(files.parsed(text)))
+
+
+def _fields(content: files.Content) -> tuple[dict[str, str], None, None, None, Rule]:
+    return content.kernels, None, None, None, content.rule
 
 
 _plan: ContextVar[Plan | None] = ContextVar("plan", default=None)
@@ -207,7 +187,8 @@ def steady_plan() -> AbstractContextManager[None]:
     >>> with se.steady_plan():
     ...     y = net(torch.randn(3, 20))
     """
-    return use_plan(Plan(current().measured, threads=1))
+    now = current()
+    return use_plan(Plan(now.measured, threads=1, rule=now.rule))
 
 
 @contextmanager
@@ -218,9 +199,3 @@ def use_plan(plan: Plan) -> Iterator[None]:
         yield
     finally:
         _plan.reset(token)
-
-
-def _seconds(run: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 PRECISIONS = ("fp32", "bf16")
-NO_PROGRAM = "programs compute in float32, and this network has precision bf16"
 NAME = "_precision"  # of a network from `sparsify`
 _running: ContextVar[str] = ContextVar("precision", default="fp32")
 

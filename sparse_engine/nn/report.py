@@ -138,8 +138,8 @@ class Report(Sequence[Row]):
 
 
 _BF16 = (
-    "Activations and their gradients are bfloat16; convolutions and norms run on them, linear layers and "
-    "pools compute in float32; weights and sums are float32."
+    "Activations and their gradients are bfloat16; weights, their gradients, sums and statistics of norms "
+    "are float32."
 )
 _NUMBERS = ("weights", "density", "FLOP")
 
@@ -180,8 +180,6 @@ def _program(net: nn.Module, given: Any) -> str:
         given = given[0]
     shape = tuple(given.shape[1:]) if isinstance(given, Tensor) else given
     try:
-        if precision.of(net) != "fp32":
-            raise NotCaptured(precision.NO_PROGRAM)
         if any(not isinstance(size, int) for size in shape):
             raise NotCaptured("its forward takes more than one argument")
         graph = capture(to_dense(net), shape, compress(net).layout)

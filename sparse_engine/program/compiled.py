@@ -32,11 +32,10 @@ class Program:
     def __init__(self, net: nn.Module, sample: Tensor, exempt: str | Iterable[str] = EXEMPT) -> None:
         if sample.dim() < 2:
             raise ValueError(f"expected a sample batch [n, ...], got {tuple(sample.shape)}")
-        if precision.of(net) != "fp32":
-            raise NotCaptured(precision.NO_PROGRAM)
         self._net, self._exempt = net, exempt
         self.model: Model = compress(net, exempt=exempt)
-        self._session = Session(capture(to_dense(net), tuple(sample.shape[1:]), self.model.layout))
+        graph = capture(to_dense(net), tuple(sample.shape[1:]), self.model.layout)
+        self._session = Session(graph, precision.of(net))
         self._batch = len(sample)
         self._velocity: Model | None = None
         self._passes = 0

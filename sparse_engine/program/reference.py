@@ -5,6 +5,7 @@ For tests, and for reading. It has the methods of the native session (sparse_eng
 
 from collections.abc import Iterator
 from math import prod
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,10 +26,11 @@ _DTYPE = torch.float64
 
 
 class Reference:
-    """As Session. Models stay float32 at rest; everything between is float64."""
+    """As Session. Models stay float32 at rest; everything between is float64. With precision "bf16" values
+    between steps and their gradients are rounded to bfloat16; sums, statistics and the loss are not."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, precision: str = "fp32") -> None:
+        self.graph, self._bf16 = graph, precision == "bf16"
 
     def train(self, model: Model, batches: Batches, how: Training, test: Batches | None = None) -> Trained:
         """Train `model` in place."""
@@ -39,7 +41,7 @@ class Reference:
         return done._replace(finite=finite, right=right)
 
     def _train(self, model: Model, batches: Batches, how: Training) -> Trained:
-        net = _Network(self.graph, model)
+        net = _Network(self.graph, model, self._bf16)
         u = [torch.zeros_like(w) for w in net.trained]
         if how.velocity is not None:
             u = [x.to(_DTYPE) for x in net.parts(how.velocity)]
@@ -79,7 +81,7 @@ class Reference:
 
     def gradient(self, model: Model, batches: Batches, seeds: tuple[int, ...] = ()) -> tuple[Model, Trained]:
         """Return the gradient of the mean loss over all samples, in the form of a model."""
-        net = _Network(self.graph, model)
+        net = _Network(self.graph, model, self._bf16)
         sums = [torch.zeros_like(w) for w in net.trained]
         loss, seen = 0.0, 0
         for step, (x, y) in enumerate(_batches(batches)):
@@ -95,7 +97,7 @@ class Reference:
 
     def evaluate(self, model: Model, batches: Batches) -> int:
         """Return how many samples get their own class."""
-        net = _Network(self.graph, model)
+        net = _Network(self.graph, model, self._bf16)
         with torch.no_grad():
             return sum(int((net.forward(x, False).argmax(1) == y).sum()) for x, y in _batches(batches))
 
@@ -103,7 +105,7 @@ class Reference:
         self, model: Model, growth: Growth, batches: Batches, seeds: tuple[int, ...] = ()
     ) -> Bitmap | str:
         """Return RigL's next pattern by the gradient of the first batch."""
-        net = _Network(self.graph, model)
+        net = _Network(self.graph, model, self._bf16)
         x, y = next(_batches(batches))
         net.backward(x, y, seeds, 0)
         for name, weight in net.weights.items():
@@ -118,8 +120,8 @@ class Reference:
 class _Network:
     """A graph with the weights of a model, whole and in float64."""
 
-    def __init__(self, graph: Graph, model: Model) -> None:
-        self.graph, self.model = graph, model
+    def __init__(self, graph: Graph, model: Model, bf16: bool = False) -> None:
+        self.graph, self.model, self._bf16 = graph, model, bf16
         self.values, self.rest = (x.to(_DTYPE) for x in _floats(model))
         self.integers = model.integers.clone()
         self.masks = bitmaps.to_mask(model.bitmap)
@@ -159,10 +161,14 @@ class _Network:
         if not training:
             self._leaf = self.rest
         self._unpack()
-        value = {0: x.reshape(len(x), *self.graph.values[0])}
+        value = {0: self._stored(x.reshape(len(x), *self.graph.values[0]))}
         for one in self.graph.steps:
-            value[one.y] = self._apply(one, value, training, seeds, step)
+            value[one.y] = self._stored(self._apply(one, value, training, seeds, step))
         return value[self.graph.steps[-1].y].flatten(1)
+
+    def _stored(self, value: Tensor) -> Tensor:
+        """What is left of a value, and of its gradient, between two steps."""
+        return _Rounded.apply(value) if self._bf16 else value
 
     def _unpack(self) -> None:
         layout = self.model.layout
@@ -231,6 +237,18 @@ class _Network:
         ones = torch.ones(prod(x.shape[1:]), len(x), dtype=torch.float32)
         scale = dropout(ones, s.p, seed=seeds[s.number], step=step)
         return x * scale.T.reshape(x.shape).to(_DTYPE)
+
+
+class _Rounded(torch.autograd.Function):
+    """To bfloat16 and back, forward and backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.bfloat16().to(_DTYPE)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Tensor:
+        return dy.bfloat16().to(_DTYPE)
 
 
 def _batches(batches: Batches) -> Iterator[tuple[Tensor, Tensor]]:

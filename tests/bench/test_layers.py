@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import sparse_engine as se
-from sparsefl.bench import dense, layers, models, report
+from sparsefl.bench import dense, layers, models, peaks, report
 
 
 @pytest.fixture(autouse=True)
@@ -20,11 +20,11 @@ def test_layers_compare_with_both_dense_layouts_and_with_csr(monkeypatch):
     small = (layers.Shape("conv3x3", 8, 8, 6), layers.Shape("linear", 40, 30, 1, 1))
     monkeypatch.setattr(layers, "SHAPES", small)
     monkeypatch.setitem(sys.modules, "sparseprop", None)  # its rows: test_sparseprop.py
-    rows = list(layers.run((8,), (0.5, 0.9), threads=1, repeats=1, family=None))
+    rows = list(layers.run((8,), (0.5, 0.9), threads=1, repeats=1, family=None, compiled=False))
     names = {row["name"] for row in rows if row["family"] == "conv3x3"}
     assert {"torch", "torch channels_last", "sparsefl weight_gradient"} <= names
     summary = layers.summarise(rows)
-    assert set(summary["conv3x3, batch 8"]["0.5"]) == {"vs_dense", "worst"}
+    assert set(summary["conv3x3, batch 8"]["0.5"]) == {"vs_dense", "worst", "vs_best"}
     assert "vs_csr" in summary["linear, batch 8"]["0.9"]
 
 
@@ -34,7 +34,8 @@ def test_with_kernels_the_choice_is_compared_with_the_best_of_them():
                 "median_ms": milliseconds, "times_ours": None}  # fmt: skip
 
     rows = [row("sparsefl forward", 4.0), row("sparsefl weight_gradient", 6.0), row("torch", 9.0)]
-    rows += [row("sparse forward", 4.0), row("dense forward", 2.0), row("sparse weight_gradient", 6.0)]
+    rows += [row("kernel sparse forward", 4.0), row("kernel dense forward", 2.0)]
+    rows += [row("kernel sparse weight_gradient", 6.0)]
     assert layers.summarise(rows)["f, batch 1"]["0.5"]["auto"] == pytest.approx(0.8)
 
 
@@ -98,10 +99,39 @@ def test_a_wrong_step_of_a_program_gets_no_time(monkeypatch):
         models._check_step(net, images, labels)
 
 
-def test_peak_memory_is_of_the_steps_alone(monkeypatch):
-    measured = models.peak_memory("vgg11", 2, 0.1)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_peak_memory_is_of_the_steps_alone(precision):
+    measured = peaks.peak_memory("vgg11", 2, 0.1, precision=precision)
     assert measured.keys() == {"program", "layers", "dense"}
     assert all(1e6 < peak < 1e9 for peak in measured.values())
+
+
+def test_bf16_has_rivals_of_its_own_precision():
+    case = {"model": "vgg11", "batch": 8, "density": 0.2, "precision": "bf16", "flop_ratio": 2.0}
+    times = {"program bf16": 1.0, "layers bf16": 1.1, "program": 1.3, "torch": 4.0, "torch bf16": 3.0}
+    rows = [case | {"name": name, "times_ours": t, "memory_ratio": None} for name, t in times.items()]
+    rows[0]["memory_ratio"] = 0.4
+    (cells,) = models.summarise(rows).values()
+    assert cells == {
+        "0.2": {
+            "memory": 0.4,
+            "vs_layers": 1.1,
+            "vs_fp32": 1.3,
+            "vs_best": 3.0,
+            "vs_dense": 3.0,
+            "realisation": 1.5,
+        }
+    }
+    assert models._ratio({"program": 2.0, "dense": 4.0}, "program bf16", "bf16") == 0.5
+    assert models._ratio({"program": 2.0, "dense": 4.0}, "program", "bf16") is None
+
+
+def test_our_steps_in_bf16_are_checked_and_take_their_turns():
+    net = se.sparsify(se.models.small_cnn(), density=0.5, seed=0)
+    images, labels = torch.randn(4, 3, 8, 8), torch.arange(4)
+    skipped = {}
+    found = models._ours(models.rounded(net, images, labels), images, labels, " bf16", skipped)
+    assert list(found) == ["program bf16", "layers bf16"] and not skipped
 
 
 def test_rates_are_shares_of_a_matrix_product():

@@ -1,5 +1,6 @@
 """What benchmarks say while they run: whole lines with units in a log, one live line on a terminal."""
 
+import json
 import re
 import threading
 from io import StringIO
@@ -7,6 +8,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from fl.errors import Expected
 from sparsefl.bench import authors, layers, models, ops, rounds, running, wire
 
 ROW = {"model": "resnet18", "batch": 32, "density": 0.5, "name": "sparsefl", "median_ms": 4109.1706229999545}
@@ -54,3 +56,19 @@ def test_every_benchmark_tells_its_rows_in_words(told, row, line):
 def test_a_quick_look_at_models_is_one_network_of_few_cases():
     names, batches, densities = models.QUICK
     assert len(names) * len(batches) * len(densities) <= 2 and set(names) <= set(models.MODELS)
+
+
+def test_pieces_of_a_result_are_put_together_where_they_were_measured_alike(tmp_path):
+    def finish(rows, **how):
+        summarise = lambda rows: {"all": {"1": {"count": len(rows)}}}  # noqa: E731
+        return running.finish(rows, {"name": ""}, summarise, tmp_path / "a.json", **how)
+
+    finish([ROW], append=True)
+    finish([ROW | {"density": 0.2}], append=True)
+    made = json.loads((tmp_path / "a.json").read_text())
+    assert [row["density"] for row in made["rows"]] == [0.5, 0.2]
+    assert made["summary"]["all"]["1"]["count"] == 2
+    with pytest.raises(Expected, match="measured alike, got another threads"):
+        finish([ROW], append=True, threads=2)
+    finish([ROW])
+    assert len(json.loads((tmp_path / "a.json").read_text())["rows"]) == 1

@@ -56,14 +56,15 @@ def test_convolution(variant, dot, density, shape):
     with use_backend("reference"):
         wanted = directions(conv, *(t.double() for t in given), None)
         sizes = directions(conv, *(t.double().abs() for t in given), None)
-    for name in sc.candidates(conv):
+    for name in (kernel for kernel in sc.candidates(conv) if not sc.split(kernel)[1]):
         spoil_idle_memory()
         with use_backend(variant), dot(), use_threads(2):
             found = directions(conv, *given, name)
         for what, result in found.items():
             assert result.dtype == (torch.float32 if what == "dv" else torch.bfloat16)
             # inputs and weights are exact here: a sum is float32, and its result is rounded once
-            rounding = EPS / 2 * wanted[what].abs() if what != "dv" else 0.0
+            exact = what == "dv" and name != "torch"
+            rounding = 0.0 if exact else EPS / 2 * wanted[what].abs()
             sums = 1e-4 if name == "winograd" else 1e-5
             error = (result.double() - wanted[what]).abs() - rounding
             assert (error <= sums * sizes[what].max()).all() if result.numel() else True, (name, what)

@@ -1,12 +1,14 @@
 """sparsefl.kernels.sparse_conv against dense PyTorch in float64, on every variant."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from helpers import assert_close, random_bitmap, variants
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefl.kernels import memory, use_backend, use_threads
+from sparsefl.kernels import memory, native, use_backend, use_threads
 from sparsefl.kernels import sparse_conv as sc
 from sparsefl.kernels.sparse_conv import _cpu_plan as plan
 from sparsefl.kernels.sparse_conv._cpu_geometry import FEW_LINEAR
@@ -45,15 +47,22 @@ def compare(conv, height, width, batch, threads=1):
         expected = run(conv, *(t.double() for t in given))
         sizes = run(conv, *(t.double().abs() for t in given))
     terms = max(conv.in_channels * conv.taps, conv.out_channels * conv.taps, given[2][0].numel())
+    for variant, kernel in every_kernel(conv):
+        # Winograd's transforms add numbers up to 100 times the result: 1e-4
+        allowed = 1e-4 / (4 * torch.finfo(torch.float32).eps) if "winograd" in kernel else terms
+        spoil_idle_memory()
+        with use_backend(variant), use_threads(threads):
+            for name, found in run(conv, *given, kernel).items():
+                scale = sizes[name].max().item() if found.numel() else 1.0
+                assert_close(found, expected[name], terms=allowed, scale=scale / terms**0.5)
+
+
+def every_kernel(conv):
+    """(variant, kernel); those that name an instruction set run as that variant: test_..._of_its_own."""
     for variant in NATIVE:
-        for kernel in sc.candidates(conv):
-            # Winograd's transforms add numbers up to 100 times the result: 1e-4
-            allowed = 1e-4 / (4 * torch.finfo(torch.float32).eps) if kernel == "winograd" else terms
-            spoil_idle_memory()
-            with use_backend(variant), use_threads(threads):
-                for name, found in run(conv, *given, kernel).items():
-                    scale = sizes[name].max().item() if found.numel() else 1.0
-                    assert_close(found, expected[name], terms=allowed, scale=scale / terms**0.5)
+        with use_backend(variant):
+            kernels = sc.candidates(conv)
+        yield from ((variant, kernel) for kernel in kernels if not sc.split(kernel)[1])
 
 
 def make(out, into, kernel, density, **how):
@@ -185,6 +194,48 @@ def test_threads_do_not_change_a_bit(conv, size):
                 results.append(run(conv, *given, kernel))
         for name, first in results[0].items():
             assert all(torch.equal(first, other[name]) for other in results[1:]), (kernel, name)
+
+
+@pytest.mark.skipif(len(native.isas()) < 3, reason="needs AVX-512 beside AVX2")
+@pytest.mark.parametrize(
+    ("conv", "size"),
+    [
+        (make(33, 40, (3, 3), 0.3, padding=(1, 1)), (7, 7, 40)),
+        (make(12, 10, (3, 3), 0.5, padding=(1, 1), stride=2), (9, 8, 18)),
+        (make(600, 300, (1, 1), 0.4), (1, 1, 32)),
+        (make(30, 300, (1, 1), 1.0), (1, 1, 100)),
+    ],
+    ids=["3x3", "stride", "linear", "full"],
+)
+def test_a_kernel_on_an_instruction_set_of_its_own_gives_the_bits_of_that_one(conv, size):
+    given = case(conv, *size)
+    for kernel in sc.candidates(conv):
+        name, isa = sc.split(kernel)
+        if isa:
+            with use_backend("cpu:avx512"):
+                found = run(conv, *given, kernel)
+                assert native.isa() == "avx512"  # again
+            with use_backend(f"cpu:{isa}"):
+                expected = run(conv, *given, name)
+            assert all(torch.equal(found[key], expected[key]) for key in expected), kernel
+
+
+def test_candidates_stay_within_the_instruction_set_that_was_asked_for():
+    conv = make(4, 3, (3, 3), 0.5)
+    for variant in NATIVE:
+        with use_backend(variant):
+            named = {sc.split(kernel)[1] for kernel in sc.candidates(conv)}
+        assert named == ({"", "avx2"} if variant == "cpu:avx512" else {""})
+
+
+def test_an_instruction_set_holds_for_one_thread_and_not_beyond_an_error():
+    here = native.isa()
+    with pytest.raises(ZeroDivisionError), native.on("baseline"):
+        assert native.isa() == "baseline"
+        with ThreadPoolExecutor(1) as others:
+            assert others.submit(native.isa).result() == here
+        1 / 0  # noqa: B018
+    assert native.isa() == here
 
 
 def test_bad_input_is_refused():

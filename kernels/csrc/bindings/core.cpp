@@ -61,6 +61,8 @@ NB_MODULE(_native, m) {
   });
   m.def("isa", [] { return std::string(ops().name); });
   m.def("set_isa", &choose);
+  m.def("table", [](const std::string& name) { return shown(table(name)); });
+  m.def("choose_here", [](Address given) { return shown(choose_here(taken<const Ops*>(given))); });
 
   m.def("empty", &empty);
   m.def("pooled", &pooled);

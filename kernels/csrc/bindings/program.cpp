@@ -108,13 +108,14 @@ void bind_program(nb::module_& parent) {
                            FIELD(often));
 #undef FIELD
 #define FIELD(name) SPARSE_FIELD(Direction, name)
-  bind_made<Direction>(m, "Direction", FIELD(transposed), FIELD(dense), FIELD(weights), FIELD(planes), FIELD(passes));
+  bind_made<Direction>(m, "Direction", FIELD(transposed), FIELD(dense), FIELD(weights), FIELD(itemsize), FIELD(pairs),
+                       FIELD(on), FIELD(planes), FIELD(passes));
 #undef FIELD
   nb::class_<Conv>(m, "Conv").def(nb::init<Weight, std::vector<Direction>>(), nb::kw_only(), nb::arg("weight"),
                                   nb::arg("directions"));
 
 #define FIELD(name) SPARSE_FIELD(ToPlanes, name)
-  bind_made<ToPlanes, Step>(m, "ToPlanes", FIELD(planes), FIELD(x), FIELD(to));
+  bind_made<ToPlanes, Step>(m, "ToPlanes", FIELD(planes), FIELD(x), FIELD(to), FIELD(pairs_of));
 #undef FIELD
 #define FIELD(name) SPARSE_FIELD(ConvApply, name)
   bind_made<ConvApply, Step>(m, "ConvApply", FIELD(conv), FIELD(direction), FIELD(planes), FIELD(y), FIELD(scratch),
@@ -124,12 +125,13 @@ void bind_program(nb::module_& parent) {
   bind_made<LinearInputGradient, Step>(m, "LinearInputGradient", FIELD(conv), FIELD(direction), FIELD(dy), FIELD(dx));
 #undef FIELD
 #define FIELD(name) SPARSE_FIELD(Winograd, name)
-  bind_made<Winograd, Step>(m, "Winograd", FIELD(conv), FIELD(images), FIELD(filter), FIELD(x), FIELD(y),
+  bind_made<Winograd, Step>(m, "Winograd", FIELD(conv), FIELD(images), FIELD(filter), FIELD(on), FIELD(x), FIELD(y),
                             FIELD(scratch), FIELD(bias));
 #undef FIELD
 #define FIELD(name) SPARSE_FIELD(WeightGradient, name)
-  bind_made<WeightGradient, Step>(m, "WeightGradient", FIELD(conv), FIELD(kernel), FIELD(direction), FIELD(images),
-                                  FIELD(tiles), FIELD(x), FIELD(dy), FIELD(scratch), FIELD(grow), FIELD(score));
+  bind_made<WeightGradient, Step>(m, "WeightGradient", FIELD(conv), FIELD(kernel), FIELD(on), FIELD(direction),
+                                  FIELD(images), FIELD(tiles), FIELD(x), FIELD(dy), FIELD(scratch), FIELD(grow),
+                                  FIELD(score));
 #undef FIELD
 #define FIELD(name) SPARSE_FIELD(GroupNorm, name)
   bind_made<GroupNorm, Step>(m, "GroupNorm", FIELD(shape), FIELD(x), FIELD(y), FIELD(mean), FIELD(rstd), FIELD(gamma),
@@ -181,8 +183,9 @@ void bind_program(nb::module_& parent) {
 
   nb::class_<Workspace>(m, "Workspace").def(nb::init<>()).def_prop_ro("size", &Workspace::size);
 #define FIELD(name) SPARSE_FIELD(Program, name)
-  bind_made<Program>(m, "Program", FIELD(lanes), FIELD(input), FIELD(rows), FIELD(size), FIELD(segments), FIELD(rest),
-                     FIELD(trained), FIELD(convs), FIELD(train), FIELD(last), FIELD(evaluate), FIELD(grow));
+  bind_made<Program>(m, "Program", FIELD(lanes), FIELD(input), FIELD(rows), FIELD(size), FIELD(bf16), FIELD(dot),
+                     FIELD(segments), FIELD(rest), FIELD(trained), FIELD(convs), FIELD(train), FIELD(last),
+                     FIELD(evaluate), FIELD(grow));
 #undef FIELD
   const auto free = nb::call_guard<nb::gil_scoped_release>();
   m.def(

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <string>
+#include <utility>
 
 namespace baseline {
 extern const sparsefl::Ops ops;
@@ -32,6 +33,8 @@ std::atomic<const Ops*>& slot() {
   return chosen;
 }
 
+thread_local const Ops* here = nullptr;
+
 }  // namespace
 
 std::vector<const Ops*> available() {
@@ -52,8 +55,12 @@ std::vector<const Ops*> available() {
   return found;
 }
 
-const Ops& ops() { return *slot().load(std::memory_order_relaxed); }
+const Ops& ops() { return here ? *here : *slot().load(std::memory_order_relaxed); }
+
+const Ops* table(const std::string& name) { return name.empty() ? nullptr : find(name); }
 
 void choose(const std::string& name) { slot().store(find(name), std::memory_order_relaxed); }
+
+const Ops* choose_here(const Ops* table) { return std::exchange(here, table); }
 
 }  // namespace sparsefl

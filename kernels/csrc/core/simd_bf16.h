@@ -57,6 +57,12 @@ static inline void store_first(bf16* p, vf v, int64_t n) {
   store(lanes, v);
   if (n) memcpy(p, lanes, n * sizeof(bf16));
 }
+static inline vf load_until(const bf16* p, const bf16* end) {
+  return end - p >= W ? load(p) : load_first(p, end - p > 0 ? end - p : 0);
+}
+static inline void store_until(bf16* p, vf v, const bf16* end) {
+  end - p >= W ? store(p, v) : store_first(p, v, end - p > 0 ? end - p : 0);
+}
 static inline float to_float(bf16 x) {
   const uint32_t bits = uint32_t(x.bits) << 16;
   float f;

@@ -1,7 +1,7 @@
 // db[channel] = sum over positions and samples of dy [channel][size]: in float within a run, in double over the runs.
 #include "core/ops.h"
 #include "core/parallel.h"
-#include "core/simd.h"
+#include "core/simd_bf16.h"
 
 namespace SPARSE_ISA {
 namespace {
@@ -9,7 +9,7 @@ namespace {
 constexpr int ACROSS = 4;                  // vectors side by side
 constexpr int64_t RUN = 64 * ACROSS * 16;  // entries: at most 256 in a lane, on every instruction set
 
-double total(const float* p, int64_t n) {
+template <typename T> double total(const T* p, int64_t n) {
   vf sums[ACROSS] = {};
   int64_t i = 0;
   for (; i + ACROSS * W <= n; i += ACROSS * W)
@@ -18,9 +18,7 @@ double total(const float* p, int64_t n) {
   return sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
-}  // namespace
-
-void bias_gradient(int64_t channels, int64_t size, const float* dy, float* db, int threads) {
+template <typename T> void gradient(int64_t channels, int64_t size, const T* dy, float* db, int threads) {
   constexpr int64_t CHUNK = 1 << 15;  // entries a thread takes at a time, at least
   const int64_t few = size < CHUNK ? CHUNK / (size < 1 ? 1 : size) : 1;
   parallel_for((channels + few - 1) / few, threads, [&](int64_t chunk) {
@@ -31,6 +29,16 @@ void bias_gradient(int64_t channels, int64_t size, const float* dy, float* db, i
       db[c] = float(all);
     }
   });
+}
+
+}  // namespace
+
+void bias_gradient(int64_t channels, int64_t size, const float* dy, float* db, int threads) {
+  gradient(channels, size, dy, db, threads);
+}
+
+void bias_gradient_bf16(int64_t channels, int64_t size, const bf16* dy, float* db, int threads) {
+  gradient(channels, size, dy, db, threads);
 }
 
 }  // namespace SPARSE_ISA

@@ -13,43 +13,61 @@ template <int N> struct Sums {
   vf low[N], high[N];
 };
 
+// One weight or two, times the vectors of their inputs.
+template <bool DOT, int H, int V>
+static SPARSE_INLINE void add_one(const bf16* a, int64_t row, bf16 weight, Sums<H * V>& s) {
+  const vf w = splat(to_float(weight));
+  SPARSE_UNROLL
+  for (int r = 0; r < H * V; r++) {
+    const vp u = held(load_pairs(a + r / V * row + r % V * P)), zero = {};
+    s.low[r] += w * as_float(low(zero, u));
+    s.high[r] += w * as_float(high(zero, u));
+  }
+}
+template <bool DOT, int H, int V>
+static SPARSE_INLINE void add_two(const bf16* x, int64_t row, const uint32_t* offsets, const bf16* weights,
+                                  Sums<H * V>& s) {
+  const bf16 *a = moved(x, offsets[0]), *b = moved(x, offsets[1]);
+  if (!DOT) {
+    add_one<DOT, H, V>(a, row, weights[0], s);
+    add_one<DOT, H, V>(b, row, weights[1], s);
+    return;
+  }
+  int32_t two;
+  memcpy(&two, weights, 4);
+  const vp w = reinterpret_cast<vp>(splat(two));
+  SPARSE_UNROLL
+  for (int r = 0; r < H * V; r++) {
+    const vp u = held(load_pairs(a + r / V * row + r % V * P)), v = held(load_pairs(b + r / V * row + r % V * P));
+    s.low[r] = dot(s.low[r], w, low(u, v));
+    s.high[r] = dot(s.high[r], w, high(u, v));
+  }
+}
+
+// s += n weights of one row, each times its shifted input. With few vectors, neighbouring pairs have sums of their own:
+// it takes eight to hide the latency.
 template <bool DOT, int H, int V>
 static SPARSE_INLINE void accumulate(const bf16* x, int64_t row, const uint32_t* offsets, const bf16* weights, int n,
                                      Sums<H * V>& s) {
-  for (; n >= 2; n -= 2, offsets += 2, weights += 2) {
-    const bf16 *a = moved(x, offsets[0]), *b = moved(x, offsets[1]);
-    if (DOT) {
-      int32_t two;
-      memcpy(&two, weights, 4);
-      const vp w = reinterpret_cast<vp>(splat(two));
-      SPARSE_UNROLL
-      for (int r = 0; r < H * V; r++) {
-        const vp u = load_pairs(a + r / V * row + r % V * P), v = load_pairs(b + r / V * row + r % V * P);
-        s.low[r] = dot(s.low[r], w, low(u, v));
-        s.high[r] = dot(s.high[r], w, high(u, v));
-      }
-    } else {
-      const vf w = splat(to_float(weights[0])), w2 = splat(to_float(weights[1]));
-      SPARSE_UNROLL
-      for (int r = 0; r < H * V; r++) {
-        const vp u = load_pairs(a + r / V * row + r % V * P), v = load_pairs(b + r / V * row + r % V * P), zero = {};
-        s.low[r] += w * as_float(low(zero, u));
-        s.high[r] += w * as_float(high(zero, u));
-        s.low[r] += w2 * as_float(low(zero, v));
-        s.high[r] += w2 * as_float(high(zero, v));
-      }
-    }
-  }
-  if (n > 0) {
-    const bf16* a = moved(x, offsets[0]);
-    const vf w = splat(to_float(weights[0]));
-    SPARSE_UNROLL
-    for (int r = 0; r < H * V; r++) {
-      const vp u = load_pairs(a + r / V * row + r % V * P), zero = {};
-      s.low[r] += w * as_float(low(zero, u));
-      s.high[r] += w * as_float(high(zero, u));
-    }
-  }
+  constexpr int N = H * V, SETS = N >= 4 ? 1 : N >= 2 ? 2 : 4;
+  Sums<N> more[SETS] = {};
+  if (SETS > 1)
+    for (; n >= 2 * SETS; n -= 2 * SETS, offsets += 2 * SETS, weights += 2 * SETS) SPARSE_UNROLL
+  for (int k = 0; k < SETS; k++) add_two<DOT, H, V>(x, row, offsets + 2 * k, weights + 2 * k, more[k]);
+  for (; n >= 2; n -= 2, offsets += 2, weights += 2) add_two<DOT, H, V>(x, row, offsets, weights, s);
+  if (n > 0) add_one<DOT, H, V>(moved(x, offsets[0]), row, weights[0], s);
+  if (SETS > 1) SPARSE_UNROLL
+  for (int r = 0; r < N; r++) SPARSE_UNROLL
+  for (int k = 0; k < SETS; k++) s.low[r] += more[k].low[r], s.high[r] += more[k].high[r];
+}
+
+// Fetches what a later visit has among the weights, as fetch_ahead of conv_weights.h.
+static SPARSE_INLINE void fetch_ahead(const ConvWeights& w, const int32_t* at, const bf16* values, int64_t k) {
+  constexpr int64_t VISITS = 6, LINE = 32;
+  const int64_t next = smaller(k + VISITS, w.visits - 1);
+  const bf16* first = values + at[next];
+  const int32_t n = w.starts[next + 1] - w.starts[next];
+  for (int32_t i = 0; i < n + LINE - 1; i += LINE) __builtin_prefetch(first + i);
 }
 
 template <bool DOT> struct Apply {
@@ -81,6 +99,7 @@ template <bool DOT> struct Apply {
       }
     for (int64_t k = 0; k < w.visits; k++) {
       const int32_t first = w.starts[k], n = w.starts[k + 1] - first, row = w.order[k];
+      fetch_ahead(w, p.at, weights, k);
       if (!n && !once) continue;
       float* kept = sums + row * 2 * N * W;
       Sums<N> s;
@@ -141,23 +160,23 @@ void conv_apply_bf16(ConvPlanes planes, ConvWeights w, ConvOutput out, const bf1
            : apply<false>(planes, w, out, x, weights, bias, y, threads);
 }
 
-// out[i] = values[index[i]], 0 where the index is negative; without an index, values[i].
-void conv_gather_bf16(const float* values, const int32_t* index, int64_t n, bf16* out, int threads) {
+// out[i] = values[index[i]], 0 where the index is negative.
+void conv_pick_bf16(const bf16* values, const int32_t* index, int64_t n, bf16* out, int threads) {
   constexpr int64_t CHUNK = 1 << 15;
   parallel_for((n + CHUNK - 1) / CHUNK, threads, [&](int64_t c) {
-    const int64_t end = smaller(n, (c + 1) * CHUNK);
-    for (int64_t i = c * CHUNK; i < end; i += W) {
-      float lanes[W] = {};
-      for (int64_t k = 0; k < W && i + k < end; k++)
-        lanes[k] = !index ? values[i + k] : index[i + k] < 0 ? 0.0f : values[index[i + k]];
-      if (i + W <= end) {
-        store(out + i, load(lanes));
-      } else {
-        bf16 last[W];
-        store(last, load(lanes));
-        memcpy(out + i, last, (end - i) * sizeof(bf16));
-      }
-    }
+    for (int64_t i = c * CHUNK; i < n && i < (c + 1) * CHUNK; i++) out[i] = index[i] < 0 ? bf16{} : values[index[i]];
+  });
+}
+
+// The same of floats, rounded; without an index, values[i]. Rounding what came one by one would wait for the stores.
+void conv_gather_bf16(const float* values, const int32_t* index, int64_t n, bf16* out, int threads) {
+  if (!index) return narrow(values, out, n, threads);
+  constexpr int64_t CHUNK = 1 << 12;
+  parallel_for((n + CHUNK - 1) / CHUNK, threads, [&](int64_t c) {
+    float chosen[CHUNK];
+    const int64_t first = c * CHUNK, count = smaller(CHUNK, n - first);
+    for (int64_t i = 0; i < count; i++) chosen[i] = index[first + i] < 0 ? 0.0f : values[index[first + i]];
+    narrow(chosen, out + first, count, 1);
   });
 }
 

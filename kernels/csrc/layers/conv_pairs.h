@@ -27,6 +27,13 @@ constexpr int P = 2 * W, PAIRS = R / 2;  // entries of a vector, vectors of a ti
 static inline const bf16* moved(const bf16* x, uint32_t bytes) {
   return reinterpret_cast<const bf16*>(reinterpret_cast<const char*>(x) + bytes);
 }
+// The same value, in a register: GCC would load what is used twice from memory twice, and loads are what binds.
+static SPARSE_INLINE vp held(vp v) {
+#if SPARSE_LANES == 16 && !defined(SPARSE_EMULATE_AVX512)
+  asm("" : "+v"(v));
+#endif
+  return v;
+}
 static inline void store_pairs(bf16* p, vp v) { *reinterpret_cast<vp_any*>(p) = v; }
 
 // Vectors of a row of a tile.

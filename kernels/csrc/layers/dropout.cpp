@@ -2,7 +2,7 @@
 // size of the batch nor threads nor the instruction set change it. kernels/dropout/_reference.py is the specification.
 #include "core/ops.h"
 #include "core/parallel.h"
-#include "core/simd.h"
+#include "core/simd_bf16.h"
 
 namespace SPARSE_ISA {
 namespace {
@@ -27,9 +27,7 @@ inline vu bits(vu sample, uint64_t key) {
   return u ^ u >> 15;
 }
 
-}  // namespace
-
-void dropout(Dropout d, int64_t elements, int64_t batch, const float* x, float* y, int threads) {
+template <typename T> void drop(const Dropout& d, int64_t elements, int64_t batch, const T* x, T* y, int threads) {
   constexpr int64_t CHUNK = 1 << 14;  // entries a thread takes at a time, at least
   const uint64_t call = mix(mix(d.seed + GOLDEN) + d.step * GOLDEN);
   const vi scale = as_int(splat(float(1 / (1 - d.p))));
@@ -39,8 +37,8 @@ void dropout(Dropout d, int64_t elements, int64_t batch, const float* x, float* 
     const int64_t end = (chunk + 1) * few < elements ? (chunk + 1) * few : elements;
     for (int64_t e = chunk * few; e < end; e++) {
       const uint64_t key = mix(call + uint64_t(e) * GOLDEN);
-      const float *from = x + e * batch, *stop = from + batch;
-      float* to = y + e * batch;
+      const T *from = x + e * batch, *stop = from + batch;
+      T* to = y + e * batch;
       vu sample = reinterpret_cast<vu>(iota());
       for (int64_t n = 0; n < batch; n += W, sample += W) {
         const vi kept = reinterpret_cast<vi>(bits(sample, key) >= bound);
@@ -48,6 +46,16 @@ void dropout(Dropout d, int64_t elements, int64_t batch, const float* x, float* 
       }
     }
   });
+}
+
+}  // namespace
+
+void dropout(Dropout d, int64_t elements, int64_t batch, const float* x, float* y, int threads) {
+  drop(d, elements, batch, x, y, threads);
+}
+
+void dropout_bf16(Dropout d, int64_t elements, int64_t batch, const bf16* x, bf16* y, int threads) {
+  drop(d, elements, batch, x, y, threads);
 }
 
 }  // namespace SPARSE_ISA

@@ -54,12 +54,12 @@ inline void copy_row(const T* row, int64_t columns, int64_t first, int64_t right
     memcpy(to + lo, row + at + lo, (hi - lo) * sizeof(T));
 }
 
-template <typename T> class Gather {
+template <typename T, typename To> class Gather {
   using Square = SquareFor<T>;
   static constexpr int64_t SIDE = Square::SIDE;
 
  public:
-  Gather(const Samples& s, const Batch& batch, float* out) : s_(s), batch_(batch), rows_(s, batch.moved()), out_(out) {}
+  Gather(const Samples& s, const Batch& batch, To* out) : s_(s), batch_(batch), rows_(s, batch.moved()), out_(out) {}
 
   void run(int threads) const {
     constexpr int64_t CHUNK = 1 << 15;  // entries a thread takes at a time, at least
@@ -101,7 +101,7 @@ template <typename T> class Gather {
 
   void write(int64_t r, int64_t column, int64_t sample, const T* from) const {
     const int64_t at = r / rows_.of_channel * s_.channel_step + column * s_.column_step;
-    float* to = out_ + (r * rows_.columns + column) * batch_.size;
+    To* to = out_ + (r * rows_.columns + column) * batch_.size;
     for (int64_t i = 0; i < SIDE; i += W) {
       vf x = floats(from + i);
       if (s_.mean) x = (x - s_.mean[at]) / s_.std[at];
@@ -112,14 +112,21 @@ template <typename T> class Gather {
   const Samples& s_;
   const Batch& batch_;
   const Rows rows_;
-  float* const out_;
+  To* const out_;
 };
+
+template <typename To> void collect(const Samples& s, const Batch& batch, To* out, int threads) {
+  s.bytes ? Gather<uint8_t, To>(s, batch, out).run(threads) : Gather<float, To>(s, batch, out).run(threads);
+}
 
 }  // namespace
 
 void gather(Samples s, const int64_t* indices, int64_t batch, Moves moves, float* out, int threads) {
-  const Batch chosen{indices, batch, moves};
-  s.bytes ? Gather<uint8_t>(s, chosen, out).run(threads) : Gather<float>(s, chosen, out).run(threads);
+  collect(s, {indices, batch, moves}, out, threads);
+}
+
+void gather_bf16(Samples s, const int64_t* indices, int64_t batch, Moves moves, bf16* out, int threads) {
+  collect(s, {indices, batch, moves}, out, threads);
 }
 
 }  // namespace SPARSE_ISA

@@ -17,8 +17,8 @@ inline int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 struct OneVector {
   static constexpr int K = 1;
   int64_t at;
-  vf get(const float* p, int) const { return load(p + at); }
-  void put(float* p, int, vf v) const { store(p + at, v); }
+  template <typename T> vf get(const T* p, int) const { return load(p + at); }
+  template <typename T> void put(T* p, int, vf v) const { store(p + at, v); }
   vi get(const int32_t* p, int) const { return load(p + at); }
   void put(int32_t* p, int, vi v) const { store(p + at, v); }
   vi get(const uint8_t* p, int) const { return load_bytes(p + at); }
@@ -85,14 +85,14 @@ template <typename Use> void for_inputs(const PoolShape& s, int threads, Use use
 
 // Calls write(its windows' ranges, where y, where dx) for every output, and writes zeros to inputs of no window. A
 // window is never empty and the first begins at input 0, so inputs of no window only follow one.
-template <typename Write> void for_windows_apart(const PoolShape& s, float* dx, int threads, Write write) {
+template <typename T, typename Write> void for_windows_apart(const PoolShape& s, T* dx, int threads, Write write) {
   const Ranges down(s.height, inputs, s.height.out), across(s.width, inputs, s.width.out);
   const int64_t rows = s.height.out, columns = s.width.out, row = s.width.in * s.batch;
-  const auto clear = [](float* from, int64_t n) {
-    if (n > 0) memset(from, 0, n * sizeof(float));
+  const auto clear = [](T* from, int64_t n) {
+    if (n > 0) memset(from, 0, n * sizeof(T));
   };
   parallel_for(s.channels, threads, [&](int64_t channel) {
-    float* plane = dx + channel * s.height.in * row;
+    T* plane = dx + channel * s.height.in * row;
     int64_t from = channel * rows * columns * s.batch;
     for (int64_t i = 0; i < rows; i++) {
       for (int64_t j = 0; j < columns; j++, from += s.batch) {
@@ -126,13 +126,13 @@ inline vf where_equal(vi a, vi b, vf v) { return as_float(as_int(v) & (a == b));
 #endif
 
 // Windows of two by two, by far the most frequent ones, without loops.
-void max_of_four(const PoolShape& s, const float* x, float* y, uint8_t* index, int threads) {
+template <typename T> void max_of_four(const PoolShape& s, const T* x, T* y, uint8_t* index, int threads) {
   const int64_t taps[4] = {0, s.batch, s.width.in * s.batch, (s.width.in + 1) * s.batch};
   parallel_for(s.channels, threads, [&](int64_t channel) {
     int64_t to = channel * s.height.out * s.width.out * s.batch;
     for (int64_t i = 0; i < s.height.out; i++)
       for (int64_t j = 0; j < s.width.out; j++, to += s.batch) {
-        const float* p = x + ((channel * s.height.in + 2 * i) * s.width.in + 2 * j) * s.batch;
+        const T* p = x + ((channel * s.height.in + 2 * i) * s.width.in + 2 * j) * s.batch;
         each_vector(s.batch, [&](auto c) {
           for (int k = 0; k < decltype(c)::K; k++) {
             vf best = c.get(p, k);
@@ -146,7 +146,8 @@ void max_of_four(const PoolShape& s, const float* x, float* y, uint8_t* index, i
 }
 
 // An index counts the taps of the whole window, row by row.
-template <typename Index> void max_forward(const PoolShape& s, const float* x, float* y, Index* index, int threads) {
+template <typename T, typename Index>
+void max_forward(const PoolShape& s, const T* x, T* y, Index* index, int threads) {
   for_outputs(s, threads, [&](int64_t i, int64_t j, Range down, Range across, int64_t from, int64_t to) {
     const int64_t top = i * s.height.stride - s.height.padding, left = j * s.width.stride - s.width.padding,
                   kernel = s.width.kernel;
@@ -160,7 +161,7 @@ template <typename Index> void max_forward(const PoolShape& s, const float* x, f
       }
       for (int64_t h = down.lo; h < down.hi; h++)
         for (int64_t w = across.lo; w < across.hi; w++) {
-          const float* p = x + from + (h * s.width.in + w) * s.batch;
+          const T* p = x + from + (h * s.width.in + w) * s.batch;
           const vi tap = splat(int32_t((h - top) * kernel + w - left));
           for (int k = 0; k < K; k++) see(c.get(p, k), tap, best[k], at[k]);
         }
@@ -169,9 +170,9 @@ template <typename Index> void max_forward(const PoolShape& s, const float* x, f
   });
 }
 
-template <bool TWO, typename Index>
-void max_backward_apart(const PoolShape& s, const float* dy, const Index* index, float* dx, int threads) {
-  const auto write = [&](int64_t i, int64_t j, Range down, Range across, int64_t from, float* plane) {
+template <bool TWO, typename T, typename Index>
+void max_backward_apart(const PoolShape& s, const T* dy, const Index* index, T* dx, int threads) {
+  const auto write = [&](int64_t i, int64_t j, Range down, Range across, int64_t from, T* plane) {
     if (TWO) down.hi = down.lo + 2, across.hi = across.lo + 2;
     const int64_t top = TWO ? down.lo : i * s.height.stride - s.height.padding,
                   left = TWO ? across.lo : j * s.width.stride - s.width.padding, kernel = TWO ? 2 : s.width.kernel;
@@ -183,7 +184,7 @@ void max_backward_apart(const PoolShape& s, const float* dy, const Index* index,
       for (int64_t h = down.lo; h < down.hi; h++)
         for (int64_t w = across.lo; w < across.hi; w++) {
           const vi tap = splat(int32_t((h - top) * kernel + w - left));
-          float* to = plane + (h * s.width.in + w) * s.batch;
+          T* to = plane + (h * s.width.in + w) * s.batch;
           for (int k = 0; k < K; k++) c.put(to, k, where_equal(at[k], tap, d[k]));
         }
     });
@@ -191,8 +192,8 @@ void max_backward_apart(const PoolShape& s, const float* dy, const Index* index,
   for_windows_apart(s, dx, threads, write);
 }
 
-template <typename Index>
-void max_backward(const PoolShape& s, const float* dy, const Index* index, float* dx, int threads) {
+template <typename T, typename Index>
+void max_backward(const PoolShape& s, const T* dy, const Index* index, T* dx, int threads) {
   if (two(s.height) && two(s.width)) return max_backward_apart<true>(s, dy, index, dx, threads);
   if (apart(s.height) && apart(s.width)) return max_backward_apart<false>(s, dy, index, dx, threads);
   for_inputs(s, threads, [&](int64_t h, int64_t w, Range down, Range across, int64_t from, int64_t to) {
@@ -219,9 +220,8 @@ inline float area(const PoolShape& s, Range down, Range across) {
                          : float((down.hi - down.lo) * (across.hi - across.lo));
 }
 
-}  // namespace
-
-void max_pool(PoolShape s, const float* x, float* y, uint8_t* index, int32_t* wide_index, int threads) {
+template <typename T>
+void forward(const PoolShape& s, const T* x, T* y, uint8_t* index, int32_t* wide_index, int threads) {
   if (!index)
     max_forward(s, x, y, wide_index, threads);
   else if (two(s.height) && two(s.width))
@@ -230,12 +230,12 @@ void max_pool(PoolShape s, const float* x, float* y, uint8_t* index, int32_t* wi
     max_forward(s, x, y, index, threads);
 }
 
-void max_pool_backward(PoolShape s, const float* dy, const uint8_t* index, const int32_t* wide_index, float* dx,
-                       int threads) {
+template <typename T>
+void backward(const PoolShape& s, const T* dy, const uint8_t* index, const int32_t* wide_index, T* dx, int threads) {
   index ? max_backward(s, dy, index, dx, threads) : max_backward(s, dy, wide_index, dx, threads);
 }
 
-void average_pool(PoolShape s, const float* x, float* y, int threads) {
+template <typename T> void average(const PoolShape& s, const T* x, T* y, int threads) {
   for_outputs(s, threads, [&](int64_t, int64_t, Range down, Range across, int64_t from, int64_t to) {
     each_vector(s.batch, [&](auto c) {
       constexpr int K = decltype(c)::K;
@@ -250,9 +250,9 @@ void average_pool(PoolShape s, const float* x, float* y, int threads) {
   });
 }
 
-void average_pool_backward(PoolShape s, const float* dy, float* dx, int threads) {
+template <typename T> void average_backward(const PoolShape& s, const T* dy, T* dx, int threads) {
   if (apart(s.height) && apart(s.width)) {
-    const auto write = [&](int64_t, int64_t, Range down, Range across, int64_t from, float* plane) {
+    const auto write = [&](int64_t, int64_t, Range down, Range across, int64_t from, T* plane) {
       const vf share = splat(1 / area(s, down, across));
       each_vector(s.batch, [&](auto c) {
         constexpr int K = decltype(c)::K;
@@ -279,6 +279,38 @@ void average_pool_backward(PoolShape s, const float* dy, float* dx, int threads)
       for (int k = 0; k < K; k++) c.put(dx + to, k, sum[k]);
     });
   });
+}
+
+}  // namespace
+
+void max_pool(PoolShape s, const float* x, float* y, uint8_t* index, int32_t* wide_index, int threads) {
+  forward(s, x, y, index, wide_index, threads);
+}
+
+void max_pool_bf16(PoolShape s, const bf16* x, bf16* y, uint8_t* index, int32_t* wide_index, int threads) {
+  forward(s, x, y, index, wide_index, threads);
+}
+
+void max_pool_backward(PoolShape s, const float* dy, const uint8_t* index, const int32_t* wide_index, float* dx,
+                       int threads) {
+  backward(s, dy, index, wide_index, dx, threads);
+}
+
+void max_pool_backward_bf16(PoolShape s, const bf16* dy, const uint8_t* index, const int32_t* wide_index, bf16* dx,
+                            int threads) {
+  backward(s, dy, index, wide_index, dx, threads);
+}
+
+void average_pool(PoolShape s, const float* x, float* y, int threads) { average(s, x, y, threads); }
+
+void average_pool_bf16(PoolShape s, const bf16* x, bf16* y, int threads) { average(s, x, y, threads); }
+
+void average_pool_backward(PoolShape s, const float* dy, float* dx, int threads) {
+  average_backward(s, dy, dx, threads);
+}
+
+void average_pool_backward_bf16(PoolShape s, const bf16* dy, bf16* dx, int threads) {
+  average_backward(s, dy, dx, threads);
 }
 
 }  // namespace SPARSE_ISA

@@ -22,7 +22,9 @@ int64_t block_of(const Pass& p, int64_t channels, double density, int64_t used) 
   return (channels + blocks - 1) / blocks;  // alike
 }
 
-int64_t channel_bytes(const ConvPlanes& p) { return 4 * p.phases * p.phases * p.plane_size; }
+int64_t channel_bytes(const Direction& d) {
+  return d.itemsize * d.planes.phases * d.planes.phases * d.planes.plane_size;
+}
 
 // Calls use(row, column, packed position) for every stored entry of a weight [rows, columns].
 template <typename Use> void each_entry(const uint64_t* words, int64_t rows, int64_t columns, Use use) {
@@ -69,7 +71,7 @@ void Conv::make(const Ops& ops, Direction& d, const uint64_t* words, int64_t sto
     if (d.dense)
       make_dense(d, pass, words, used, o);
     else
-      make_sparse(ops, d, pass, o);
+      make_sparse(d.ops(ops), d, pass, o);
   }
 }
 
@@ -92,21 +94,23 @@ void Conv::list_entries(const Ops& ops, const Direction& d, const uint64_t* word
 // Every tap of every channel for every row; where its weight is among the packed values, or -1.
 void Conv::make_dense(const Direction& d, const Pass& pass, const uint64_t* words, int64_t used, Order& o) const {
   const int64_t rows = d.transposed ? weight.in : weight.out, taps = d.planes.channels * used;
-  std::vector<int64_t> place(weight.taps, -1);  // of a tap among those of this pass
+  const int64_t together = d.pairs ? 2 : 1;      // channels of an entry of the planes
+  std::vector<int64_t> number(weight.taps, -1);  // of a tap among those of this pass
   for (int64_t t = 0, n = 0; t < weight.taps; t++)
-    if (pass.taps[t] >= 0) place[t] = n++;
+    if (pass.taps[t] >= 0) number[t] = n++;
   uint32_t* offsets = sized(o.offsets, taps);
   for (int64_t c = 0; c < d.planes.channels; c++)
     for (int64_t at : pass.taps)
-      if (at >= 0) *offsets++ = uint32_t(c * channel_bytes(d.planes) + at);
+      if (at >= 0) *offsets++ = uint32_t(c * channel_bytes(d) + at);
   o.dense = {rows, taps, o.block * (used > 0 ? used : 1), o.offsets.data()};
-  o.index.assign(d.weights ? (rows + ROWS - 1) / ROWS * ROWS * taps : 0, -1);
+  o.index.assign(d.weights ? (rows + ROWS - 1) / ROWS * ROWS * taps * together : 0, -1);
   if (!d.weights) return;
   each_entry(words, weight.out, weight.in * weight.taps, [&](int64_t out, int64_t column, int64_t position) {
-    const int64_t in = column / weight.taps, tap = place[column % weight.taps];
+    const int64_t in = column / weight.taps, tap = number[column % weight.taps];
     if (tap < 0) return;
-    const int64_t row = d.transposed ? in : out, at = (d.transposed ? out : in) * used + tap;
-    o.index[(row / ROWS * taps + at) * ROWS + row % ROWS] = int32_t(position);
+    const int64_t row = d.transposed ? in : out, channel = d.transposed ? out : in;
+    const int64_t at = channel / together * used + tap, place = (row / ROWS * taps + at) * ROWS + row % ROWS;
+    o.index[place * together + channel % together] = int32_t(position);
   });
 }
 
@@ -119,7 +123,7 @@ void Conv::make_sparse(const Ops& ops, const Direction& d, const Pass& pass, Ord
   const int64_t visits = (channels + o.block - 1) / o.block * rows;
   int32_t *starts = sized(o.starts, visits + 1), *order = sized(o.order, visits);
   const int64_t n = ops.conv_count(pattern, channels, o.block, o.group, starts, order);
-  ops.conv_fill(pattern, channels, o.block, o.group, channel_bytes(d.planes), starts, order, sized(o.offsets, n + 4),
+  ops.conv_fill(pattern, channels, o.block, o.group, channel_bytes(d), starts, order, sized(o.offsets, n + 4),
                 sized(o.index, n + 1));
   if (!d.transposed) {  // a visit's weights lie side by side in the packed values
     o.index[n] = 0;     // an empty visit may start at the end

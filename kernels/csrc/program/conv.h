@@ -30,7 +30,7 @@ struct Weight {
 // A pass over planes as geometry has it: no mask yet.
 struct Pass {
   ConvOutput output;
-  int64_t offset;             // of the output, in floats
+  int64_t offset;             // of the output, in entries
   std::vector<int64_t> taps;  // bytes from an output position to each tap; -1: not in this pass
   int64_t block;              // channels whose part under a tile fits into L1
   int64_t few;                // weights of a row and block below which blocks double
@@ -49,11 +49,18 @@ struct Order {
 // A direction through planes: forward, or the input gradient with one pass per phase of its stride.
 struct Direction {
   bool transposed;
-  bool dense;    // weights of every tap, zeros where nothing is stored
-  bool weights;  // false: only offsets of taps, for the gradient of a whole weight
+  bool dense;        // weights of every tap, zeros where nothing is stored
+  bool weights;      // false: only offsets of taps, for the gradient of a whole weight
+  int64_t itemsize;  // bytes of an entry of the planes
+  bool pairs;        // dense, on planes of pairs of channels: a bfloat16 of each
+  const Ops* on;     // the instruction set that its planes and orders are for; null: the run's
   ConvPlanes planes;
   std::vector<Pass> passes;
   std::vector<Order> orders;  // one per pass, of the mask that `adopt` took
+
+  const Ops& ops(const Ops& otherwise) const { return on ? *on : otherwise; }
+  // The instruction for products of bfloat16 pairs is the run's instruction set's, and no other's.
+  bool dot(const Run& r) const { return r.dot && !on; }
 };
 
 class Conv {

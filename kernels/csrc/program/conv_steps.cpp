@@ -16,32 +16,74 @@ const float* start_of(const Run& r, int64_t bias) { return bias < 0 ? nullptr : 
 
 }  // namespace
 
-void ToPlanes::run(Run& r) const { r.ops.conv_planes(planes, r.work + x, r.work + to, r.threads); }
+void ToPlanes::run(Run& r) const {
+  if (pairs_of > 0) {
+    const Images<bf16> m{r};
+    r.ops.conv_planes_pairs(planes, pairs_of, m[x], m[to], r.threads);
+    return;
+  }
+  with_images(r, [&](auto m) { m.op(r.ops.conv_planes, r.ops.conv_planes_bf16)(planes, m[x], m[to], r.threads); });
+}
 
 void ConvApply::run(Run& r) const {
   const Direction& d = conv->directions[direction];
-  const float *values = conv->weight.values(r.model), *start = start_of(r, bias);
   for (size_t i = 0; i < d.passes.size(); i++) {
-    const Order& o = d.orders[i];
-    const float* weights = values;
-    if (d.dense || d.transposed) {
-      float* ordered = d.dense ? r.work + scratch : r.ordered;
-      r.ops.conv_gather(values, o.index.data(), o.index.size(), ordered, r.threads);
-      weights = ordered;
-    }
-    float* to = r.work + y + d.passes[i].offset;
-    if (d.dense)
-      r.ops.conv_dense_apply(d.planes, o.dense, d.passes[i].output, r.work + planes, weights, start, to, r.threads);
+    if (d.pairs)
+      pairs(r, d, i);
     else
-      r.ops.conv_apply(d.planes, o.sparse, d.passes[i].output, r.work + planes, weights, start, to, r.threads);
+      with_images(r, [&](auto m) { d.dense ? dense(r, m, d, i) : sparse(r, m, d, i); });
+  }
+}
+
+// Weights of every tap, of pairs of channels, as the instruction takes them.
+void ConvApply::pairs(Run& r, const Direction& d, size_t i) const {
+  const Images<bf16> m{r};
+  const Order& o = d.orders[i];
+  bf16 *rounded = reinterpret_cast<bf16*>(r.ordered), *ordered = m[scratch];
+  r.ops.narrow(conv->weight.values(r.model), rounded, conv->weight.stored(r.model), r.threads);
+  r.ops.conv_pick_bf16(rounded, o.index.data(), o.index.size(), ordered, r.threads);
+  d.ops(r.ops).conv_dense_dot(d.planes, o.dense, d.passes[i].output, m[planes], ordered, start_of(r, bias),
+                              m[y] + d.passes[i].offset, r.threads);
+}
+
+// Weights of every tap are float; zeros where nothing is stored.
+template <typename T> void ConvApply::dense(Run& r, Images<T> m, const Direction& d, size_t i) const {
+  const Order& o = d.orders[i];
+  float* ordered = r.work + scratch;
+  r.ops.conv_gather(conv->weight.values(r.model), o.index.data(), o.index.size(), ordered, r.threads);
+  const Ops& on = d.ops(r.ops);
+  m.op(on.conv_dense_apply, on.conv_dense_apply_bf16)(d.planes, o.dense, d.passes[i].output, m[planes], ordered,
+                                                      start_of(r, bias), m[y] + d.passes[i].offset, r.threads);
+}
+
+// Stored weights are of the type of the images: bfloat16 ones are rounded, in any order.
+template <typename T> void ConvApply::sparse(Run& r, Images<T> m, const Direction& d, size_t i) const {
+  const Order& o = d.orders[i];
+  const ConvOutput& out = d.passes[i].output;
+  const float *values = conv->weight.values(r.model), *start = start_of(r, bias);
+  const auto to = m[y] + d.passes[i].offset;
+  if constexpr (m.HALF) {
+    const int64_t stored = conv->weight.stored(r.model);
+    bf16 *rounded = reinterpret_cast<bf16*>(r.ordered), *ordered = rounded + (stored + 31) / 32 * 32;
+    r.ops.narrow(values, rounded, stored, r.threads);
+    if (d.transposed) r.ops.conv_pick_bf16(rounded, o.index.data(), o.index.size(), ordered, r.threads);
+    d.ops(r.ops).conv_apply_bf16(d.planes, o.sparse, out, m[planes], d.transposed ? ordered : rounded, start, to,
+                                 d.dot(r), r.threads);
+  } else {
+    if (d.transposed) r.ops.conv_gather(values, o.index.data(), o.index.size(), r.ordered, r.threads);
+    d.ops(r.ops).conv_apply(d.planes, o.sparse, out, m[planes], d.transposed ? r.ordered : values, start, to,
+                            r.threads);
   }
 }
 
 void LinearInputGradient::run(Run& r) const {
   const Direction& d = conv->directions[direction];
   const Order& o = d.orders[0];
-  r.ops.conv_scatter(d.planes, o.sparse, o.block, o.group, r.work + dy, conv->weight.values(r.model), r.work + dx,
-                     r.threads);
+  const Ops& on = d.ops(r.ops);
+  with_images(r, [&](auto m) {
+    m.op(on.conv_scatter, on.conv_scatter_bf16)(d.planes, o.sparse, o.block, o.group, m[dy],
+                                                conv->weight.values(r.model), m[dx], r.threads);
+  });
 }
 
 void Winograd::run(Run& r) const {
@@ -53,7 +95,10 @@ void Winograd::run(Run& r) const {
     r.ops.unpack(values, w.words(r.model), one.offsets, one.segments(), r.work + scratch, r.threads);
     values = r.work + scratch;
   }
-  r.ops.conv_winograd(images, filter, r.work + x, values, start_of(r, bias), r.work + y, r.threads);
+  const Ops& ops = on ? *on : r.ops;
+  with_images(r, [&](auto m) {
+    m.op(ops.conv_winograd, ops.conv_winograd_bf16)(images, filter, m[x], values, start_of(r, bias), m[y], r.threads);
+  });
 }
 
 void WeightGradient::run(Run& r) const {
@@ -67,8 +112,15 @@ void WeightGradient::run(Run& r) const {
   }
   if (kernel == sparse) {
     const Direction& d = conv->directions[direction];
-    r.ops.conv_gradient(d.planes, d.orders[0].sparse, d.passes[0].output, r.work + x, r.work + dy, w.gradients(r),
-                        r.threads);
+    const Ops& ops = d.ops(r.ops);
+    const ConvWeights& order = d.orders[0].sparse;
+    const ConvOutput& out = d.passes[0].output;
+    with_images(r, [&](auto m) {
+      if constexpr (m.HALF)
+        ops.conv_gradient_bf16(d.planes, order, out, m[x], m[dy], w.gradients(r), d.dot(r), r.threads);
+      else
+        ops.conv_gradient(d.planes, order, out, m[x], m[dy], w.gradients(r), r.threads);
+    });
     return;
   }
   const int64_t stored = w.stored(r.model);
@@ -92,7 +144,11 @@ void WeightGradient::run(Run& r) const {
 void WeightGradient::whole(Run& r, float* dw) const {
   const Weight& w = conv->weight;
   if (kernel == winograd) {
-    r.ops.conv_winograd_gradient(images, w.out, w.in, r.work + x, r.work + dy, dw, r.threads);
+    const Ops& ops = on ? *on : r.ops;
+    with_images(r, [&](auto m) {
+      m.op(ops.conv_winograd_gradient, ops.conv_winograd_gradient_bf16)(images, w.out, w.in, m[x], m[dy], dw,
+                                                                        r.threads);
+    });
     return;
   }
   const Direction& d = conv->directions[direction];
@@ -100,7 +156,16 @@ void WeightGradient::whole(Run& r, float* dw) const {
   ConvDense taps = o.dense;
   const int64_t fewer = o.block / tiles > 0 ? o.block / tiles : 1;
   taps.block = fewer * w.taps;
-  r.ops.conv_dense_gradient(d.planes, taps, d.passes[0].output, tiles, r.work + x, r.work + dy, dw, r.threads);
+  const Ops& ops = d.ops(r.ops);
+  if (r.bf16 && d.dot(r)) {
+    const Images<bf16> m{r};
+    ops.conv_dense_gradient_dot(d.planes, taps, d.passes[0].output, tiles, m[x], m[dy], dw, r.threads);
+    return;
+  }
+  with_images(r, [&](auto m) {
+    m.op(ops.conv_dense_gradient, ops.conv_dense_gradient_bf16)(d.planes, taps, d.passes[0].output, tiles, m[x], m[dy],
+                                                                dw, r.threads);
+  });
 }
 
 // Of the entries that the kept pattern does not store, those with the largest |gradient| join it.

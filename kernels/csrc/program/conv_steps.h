@@ -4,11 +4,11 @@
 
 namespace sparsefl::program {
 
-// Copies a value into bordered planes.
+// Copies a value into bordered planes; into planes of pairs of so many channels, if it names a number.
 class ToPlanes : public Step {
  public:
   ConvPlanes planes;
-  int64_t x, to;
+  int64_t x, to, pairs_of;
   void run(Run& r) const override;
 };
 
@@ -20,6 +20,11 @@ class ConvApply : public Step {
   int64_t scratch;  // for dense weights; -1: those of the direction are sparse
   int64_t bias;     // in rest; -1: none
   void run(Run& r) const override;
+
+ private:
+  void pairs(Run& r, const Direction& d, size_t pass) const;
+  template <typename T> void dense(Run& r, Images<T> m, const Direction& d, size_t pass) const;
+  template <typename T> void sparse(Run& r, Images<T> m, const Direction& d, size_t pass) const;
 };
 
 // dx of a linear layer whose batch is within a tile, in the order of its forward pass.
@@ -36,6 +41,7 @@ class Winograd : public Step {
   std::shared_ptr<Conv> conv;
   ConvImages images;
   ConvFilter filter;
+  const Ops* on;  // null: the run's
   int64_t x, y, scratch;
   int64_t bias;
   void run(Run& r) const override;
@@ -47,6 +53,7 @@ class WeightGradient : public Step {
   enum Kernel { sparse, dense, winograd };
   std::shared_ptr<Conv> conv;
   int kernel;
+  const Ops* on;      // of winograd; null: the run's
   int64_t direction;  // whose planes x is in: not of winograd
   ConvImages images;  // of winograd
   int64_t tiles;      // of a row that the dense kernel takes together

@@ -94,14 +94,14 @@ class BiasGradient : public Step {
 };
 
 // The mean cross-entropy of logits [classes][lanes] over the samples, and its gradient, 0 beyond them. scratch: lanes,
-// and twice the logits.
+// and three times the logits.
 class Loss : public Step {
  public:
   int64_t logits, dlogits, classes, lanes, scratch;
   void run(Run& r) const override;
 };
 
-// Counts the samples whose largest logit is that of their class. scratch: as large as the logits.
+// Counts the samples whose largest logit is that of their class. scratch: twice the logits.
 class Correct : public Step {
  public:
   int64_t logits, classes, lanes, scratch;

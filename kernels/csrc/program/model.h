@@ -1,6 +1,8 @@
 // What the steps of a program work on: a model's arenas, their gradients, and a workspace with everything else.
 #pragma once
 #define SPARSE_ISA baseline
+#include <type_traits>
+
 #include "core/dispatch.h"
 
 namespace sparsefl::program {
@@ -41,7 +43,26 @@ struct Run {
   const int64_t* score_starts;
   double loss;      // of the batch
   int64_t correct;  // samples that got their own class
+  bool bf16, dot;   // of the program: images are bfloat16, and there is an instruction for their products
 };
+
+// The workspace as images of one type: where they lie, and which of two operations is theirs. Everything else in it
+// (statistics, losses, gradients of weights) is float in any case, and every place counts floats.
+template <typename T> struct Images {
+  static constexpr bool HALF = std::is_same_v<T, bf16>;
+  const Run& r;
+
+  T* operator[](int64_t place) const { return reinterpret_cast<T*>(r.work + place); }
+  template <typename Full, typename Half> auto op(Full full, Half half) const {
+    if constexpr (HALF)
+      return half;
+    else
+      return full;
+  }
+};
+template <typename Use> void with_images(const Run& r, Use use) {
+  r.bf16 ? use(Images<bf16>{r}) : use(Images<float>{r});
+}
 
 // A step reads and writes the workspace at places that were planned for it, and the arenas.
 class Step {

@@ -52,12 +52,12 @@ class Program::Pass {
         values_(model.offsets[p.segments]),
         rest_(p.rest),
         labels_(p.lanes),
-        r_{ops(), threads, nullptr, model,   nullptr, nullptr, nullptr, 0, labels_.data(),
-           true,  nullptr, 0,       nullptr, nullptr, nullptr, 0,       0} {
+        r_{ops(),   threads, nullptr, model,   nullptr, nullptr, nullptr, 0,      labels_.data(), true,
+           nullptr, 0,       nullptr, nullptr, nullptr, 0,       0,       p.bf16, p.dot} {
     const int64_t arena = whole(values_) + whole(rest_);
     int64_t most = 0;  // stored entries of a weight
     for (const auto& conv : p.convs) most = std::max(most, conv->weight.stored(model));
-    r_.work = workspace.reserve(p.size + (1 + extra) * arena + whole(most) + 64);
+    r_.work = workspace.reserve(p.size + (1 + extra) * arena + whole(most) + 128);
     r_.dvalues = r_.work + p.size, r_.drest = r_.dvalues + whole(values_);
     for (int i = 0; i < extra; i++) {
       float* first = r_.dvalues + (i + 1) * arena;
@@ -75,13 +75,15 @@ class Program::Pass {
     if (moves.rows) moves.rows += first;
     if (moves.columns) moves.columns += first;
     if (moves.mirrored) moves.mirrored += first;
-    float* x = r_.work + p_.input;
-    r_.ops.gather(b_.data, b_.order + first, n, moves, x, r_.threads);
-    if (n < p_.lanes)
-      for (int64_t i = p_.rows - 1; i >= 0; i--) {  // from the end: rows move to higher places
-        memmove(x + i * p_.lanes, x + i * n, n * sizeof(float));
-        memset(x + i * p_.lanes + n, 0, (p_.lanes - n) * sizeof(float));
-      }
+    with_images(r_, [&](auto m) {
+      const auto x = m[p_.input];
+      m.op(r_.ops.gather, r_.ops.gather_bf16)(b_.data, b_.order + first, n, moves, x, r_.threads);
+      if (n < p_.lanes)
+        for (int64_t i = p_.rows - 1; i >= 0; i--) {  // from the end: rows move to higher places
+          memmove(static_cast<void*>(x + i * p_.lanes), x + i * n, n * sizeof(*x));
+          memset(static_cast<void*>(x + i * p_.lanes + n), 0, (p_.lanes - n) * sizeof(*x));
+        }
+    });
     for (int64_t i = 0; i < n; i++) labels_[i] = b_.labels[b_.order[first + i]];
     r_.samples = n;
   }

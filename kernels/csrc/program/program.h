@@ -66,6 +66,8 @@ class Program {
   int64_t lanes;                 // columns of a row of every value
   int64_t input, rows;           // where the batch is, and how many rows it has
   int64_t size;                  // floats of the workspace
+  bool bf16;                     // images are bfloat16
+  bool dot;                      // ... and their products have an instruction
   int64_t segments, rest;        // of a model: prunable weights, entries of rest
   std::vector<int64_t> trained;  // first, length, first, length, ... of what is trained in rest
   std::vector<std::shared_ptr<Conv>> convs;

@@ -1,14 +1,17 @@
 """A convolution step on the native kernels: which of them runs each direction, its planes, its directions."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sparse_engine.program.steps import Conv, Shape
-from sparsefl.kernels.native import extension
+from sparsefl.kernels.native import extension, table
+from sparsefl.kernels.native import on as native_on
 from sparsefl.kernels.sparse_conv import _cpu_geometry as geometry
+from sparsefl.kernels.sparse_conv import split
+from sparsefl.kernels.sparse_conv._cpu_planes import FLOAT, Planes
 
 LANES = (16, 32, 64, 128)  # batch columns side by side that fill whole tiles
 _KERNELS = {"sparse": 0, "dense": 1, "winograd": 2}  # WeightGradient::Kernel, csrc/program/conv_steps.h
@@ -30,27 +33,55 @@ def lanes_for(batch: int) -> int:
 
 @dataclass
 class ConvPlan:
-    """Directions are made as they are asked for; `native` holds them all afterwards."""
+    """Directions are made as they are asked for; `native` holds them all afterwards.
+
+    A kernel may name an instruction set of its own ("sparse:avx2"): then its planes, its order and the table
+    that it is called through are of that one.
+    """
 
     step: Conv
     x: Shape
     y: Shape
     lanes: int
     kernels: Kernels
+    itemsize: int = FLOAT  # bytes of an entry of images
+    dot: bool = False  # products of pairs of bfloat16 have an instruction
     directions: list[Any] = field(default_factory=list)
     _known: dict[tuple[str, str], int] = field(default_factory=dict)
+    _ways: dict[tuple[str, str, bool], geometry.Ways] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        size = (*self.x[1:], self.lanes)
-        self.linear = geometry.is_linear(self.step.geometry, *self.x[1:])
-        self.forward = geometry.forward(self.step.geometry, *size)
-        self.backward = geometry.input_gradient(self.step.geometry, *size)
+    @property
+    def linear(self) -> bool:
+        return geometry.is_linear(self.step.geometry, *self.x[1:])
+
+    def pairs(self, kernel: str) -> bool:
+        """Does it take planes whose entries are a bfloat16 of each of two channels? So the dense one where
+        products of pairs have an instruction."""
+        return self.dot and split(kernel) == ("dense", "")
+
+    def ways(self, way: str, kernel: str) -> geometry.Ways:
+        """Return planes and passes of "forward" or "backward" for a kernel."""
+        isa, pairs = split(kernel)[1], self.pairs(kernel)
+        if (way, isa, pairs) not in self._ways:
+            make = geometry.forward if way == "forward" else geometry.input_gradient
+            shape, itemsize = self.step.geometry, FLOAT if pairs else self.itemsize
+            if pairs and way == "forward":
+                shape = replace(shape, in_channels=-(-shape.in_channels // 2))
+            elif pairs:
+                shape = replace(shape, out_channels=-(-shape.out_channels // 2))
+            with native_on(isa):
+                self._ways[way, isa, pairs] = make(shape, *self.x[1:], self.lanes, itemsize=itemsize)
+        return self._ways[way, isa, pairs]
+
+    def planes(self, way: str, kernel: str) -> Planes:
+        return self.ways(way, kernel).planes
 
     @property
     def scatters(self) -> bool:
         """Is the input gradient taken in the order of the forward pass?"""
-        one_tile = self.linear and self.lanes <= extension().conv_tile()
-        return one_tile and self.kernels.input_gradient == "sparse"
+        kernel, isa = split(self.kernels.input_gradient)
+        with native_on(isa):
+            return kernel == "sparse" and self.linear and self.lanes <= extension().conv_tile()
 
     @property
     def weights(self) -> int:
@@ -59,15 +90,16 @@ class ConvPlan:
 
     def direction(self, way: str, kernel: str) -> int:
         """Return the number of a direction; way: "forward" or "backward", kernel: "sparse", "dense", or
-        "offsets" (dense without weights)."""
+        "offsets" (dense without weights), with its instruction set."""
         if (way, kernel) not in self._known:
             self._known[way, kernel] = len(self.directions)
-            self.directions.append(self._made(way, kernel))
+            name, isa = split(kernel)
+            with native_on(isa):
+                self.directions.append(self._made(way, self.ways(way, kernel), name, isa))
         return self._known[way, kernel]
 
-    def _made(self, way: str, kernel: str) -> Any:
+    def _made(self, way: str, ways: geometry.Ways, kernel: str, isa: str) -> Any:
         native = extension().program
-        ways = self.forward if way == "forward" else self.backward
         passes = []
         for one in ways.passes:
             at = geometry.tap_bytes(self.step.geometry.kernel, ways.planes, one.axes)
@@ -85,6 +117,9 @@ class ConvPlan:
             transposed=way == "backward",
             dense=kernel != "sparse",
             weights=kernel != "offsets",
+            itemsize=ways.planes.itemsize,
+            pairs=not isa and self.pairs(kernel),
+            on=table(isa),
             planes=ways.planes.native,
             passes=passes,
         )
@@ -101,9 +136,9 @@ class ConvPlan:
             directions=self.directions,
         )
 
-    @property
-    def tiles(self) -> int:
-        return geometry.tiles_together(self.y[2], self.forward.planes)
+    def tiles(self, kernel: str) -> int:
+        with native_on(split(kernel)[1]):
+            return geometry.tiles_together(self.y[2], self.planes("forward", kernel))
 
     def images(self, way: str) -> Any:
         """ConvImages (csrc/layers/conv.h) of Winograd's kernel; way: "forward" or "backward"."""
@@ -132,7 +167,7 @@ class ConvPlan:
 
     @staticmethod
     def kernel_number(kernel: str) -> int:
-        return _KERNELS[kernel]
+        return _KERNELS[split(kernel)[0]]
 
 
 def _blocks(step: Conv) -> list[int]:

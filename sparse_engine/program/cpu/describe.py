@@ -13,7 +13,7 @@ def describe(program: CpuProgram) -> str:
     for i, step in enumerate(graph.steps):
         kernels = ", ".join(program.convs[i].kernels[:3]) if isinstance(step, Conv) else ""
         shape = graph.values[step.y]
-        size = 0 if isinstance(step, Flatten) else prod(shape) * program.lanes * 4
+        size = 0 if isinstance(step, Flatten) else prod(shape) * program.lanes * program.itemsize
         text = str(shape[0]) if shape[1:] == (1, 1) else "x".join(map(str, shape))
         rows.append(
             (step.name, step.describe(graph.values), kernels, text, f"{size / 1024:,.0f}" if size else "")
@@ -23,9 +23,14 @@ def describe(program: CpuProgram) -> str:
         "  ".join(row[i].rjust(widths[i]) if i == 4 else row[i].ljust(widths[i]) for i in range(5)).rstrip()
         for row in rows
     ]
-    return "\n".join(
-        [f"{graph.title}, samples {'x'.join(map(str, graph.sample))}", *lines, *_totals(program)]
-    )
+    title = f"{graph.title}, samples {'x'.join(map(str, graph.sample))}"
+    return "\n".join([title + _precision(program), *lines, *_totals(program)])
+
+
+def _precision(program: CpuProgram) -> str:
+    if not program.bf16:
+        return ""
+    return f", in bfloat16 ({'with' if program.dot else 'without'} AVX512_BF16)"
 
 
 def _totals(program: CpuProgram) -> list[str]:

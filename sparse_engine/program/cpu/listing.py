@@ -1,8 +1,8 @@
 """A list of native steps while it is made: its buffers, by value and by gradient.
 
-A value is a buffer [channels][height][width][lanes]. The gradient of a value has one buffer: what the first
-reader of the value brings is written there, what others bring is added. A sum gives the same buffer to both
-its inputs; it is written over only when nobody else still needs it.
+A value is a buffer [channels][height][width][lanes] of float32 or bfloat16. The gradient of a value has one
+buffer: what the first reader of the value brings is written there, what others bring is added. A sum gives
+the same buffer to both its inputs; it is written over only when nobody else still needs it.
 """
 
 from dataclasses import dataclass, field
@@ -13,6 +13,7 @@ from sparse_engine.program import steps
 from sparse_engine.program.cpu.convs import ConvPlan
 from sparse_engine.program.cpu.memory import Buffer, Planned
 from sparse_engine.program.steps import Graph, Step
+from sparsefl.kernels.sparse_conv._cpu_planes import FLOAT
 
 NONE = -1  # in place of a buffer or a place in a model
 MODES = ("train", "last", "evaluate", "grow")  # last: train, and keep the dense gradients of prunable weights
@@ -26,6 +27,7 @@ class List:
     convs: dict[int, ConvPlan]  # by the number of the step
     lanes: int
     mode: str
+    itemsize: int = FLOAT  # bytes of an entry of a value or gradient
     planned: list[Planned] = field(default_factory=list)
     value: dict[int, Buffer] = field(default_factory=dict)
     gradient: dict[int, Buffer] = field(default_factory=dict)
@@ -44,8 +46,12 @@ class List:
     def add(self, kind: str, **fields: Any) -> None:
         self.planned.append(Planned(kind, fields))
 
+    def images(self, entries: int, what: str) -> Buffer:
+        """A buffer of entries as values and gradients have them."""
+        return Buffer(-(-entries * self.itemsize // FLOAT), what)
+
     def new(self, v: int, what: str = "value") -> Buffer:
-        return Buffer(self.size(v), f"{what} {v}")
+        return self.images(self.size(v), f"{what} {v}")
 
     def trained_values(self) -> set[int]:
         """Values that depend on what is trained: theirs are the gradients that somebody needs."""
@@ -57,12 +63,12 @@ class List:
 
     def evaluate(self, last: int) -> None:
         classes = self.graph.values[last][0]
-        scratch = Buffer(classes * self.lanes, "logits of the samples")
+        scratch = Buffer(2 * classes * self.lanes, "logits of the samples")
         self.add("Correct", logits=self.value[last], classes=classes, lanes=self.lanes, scratch=scratch)
 
     def loss(self, last: int) -> None:
         classes = self.graph.values[last][0]
-        scratch = Buffer((1 + 2 * classes) * self.lanes, "loss")
+        scratch = Buffer((1 + 3 * classes) * self.lanes, "loss")
         self.gradient[last] = self.new(last, "gradient")
         self.holders[self.gradient[last]] = {last}
         logits = {"logits": self.value[last], "dlogits": self.gradient[last]}

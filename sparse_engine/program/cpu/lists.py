@@ -4,6 +4,7 @@ Flatten is no step. Backward goes through the steps from the last to the first.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -20,10 +21,11 @@ from sparsefl.kernels.native import extension
 _ADAPTIVE = (0, 0), (1, 1), (0, 0)  # kernel, stride, padding
 
 
-def make(graph: Graph, convs: dict[int, ConvPlan], lanes: int, mode: str) -> list[Planned]:
-    """Return the list for "train", "evaluate" or "grow"; `convs` by the number of their step."""
-    made = List(graph, convs, lanes, mode)
-    made.value[0] = Buffer(made.size(0), "input", pinned=True)
+def make(graph: Graph, convs: dict[int, ConvPlan], lanes: int, mode: str, itemsize: int) -> list[Planned]:
+    """Return the list for "train", "evaluate" or "grow"; `convs` by the number of their step, `itemsize`:
+    bytes of an entry of images."""
+    made = List(graph, convs, lanes, mode, itemsize)
+    made.value[0] = replace(made.new(0, "input"), pinned=True)
     trained = made.trained_values()
     for i, step in enumerate(graph.steps):
         _FORWARD[type(step)](made, i, step)
@@ -77,7 +79,7 @@ def _batch_norm(made: List, i: int, step: steps.BatchNorm) -> None:
         **made.saved[i],
         x=made.value[step.x],
         y=made.value[step.y],
-        scratch=Buffer(2 * made.size(step.x), "samples of a batch norm"),
+        scratch=made.images(2 * made.size(step.x), "samples of a batch norm"),
         running_mean=_at(step.mean),
         running_var=_at(step.var),
         count=_at(step.count),
@@ -91,7 +93,7 @@ def _norm_backward(made: List, i: int, step: steps.GroupNorm | steps.BatchNorm) 
     dx = made.over(step.y)
     fields = made.saved[i] | {"dy": made.gradient[step.y], "x": made.value[step.x], "dx": dx}
     if isinstance(step, steps.BatchNorm):
-        fields["scratch"] = Buffer(3 * made.size(step.x), "samples of a batch norm")
+        fields["scratch"] = made.images(3 * made.size(step.x), "samples of a batch norm")
     made.add(f"{type(step).__name__}Backward", **fields)
     made.replace(step.y, dx)
     if made.needed[0]:

@@ -13,11 +13,13 @@ from sparse_engine.program.cpu.listing import MODES
 from sparse_engine.program.cpu.memory import Buffer, Places, Planned, place
 from sparse_engine.program.steps import Graph
 from sparsefl.kernels.native import extension
-from sparsefl.kernels.sparse_conv import DIRECTIONS, Geometry
+from sparsefl.kernels.sparse_conv import DIRECTIONS, Geometry, joined, split
+from sparsefl.kernels.sparse_conv._cpu_planes import FLOAT
 
 
-def choose(graph: Graph, counts: tuple[int, ...], lanes: int) -> tuple[Kernels, ...]:
-    """Return the kernels of every convolution, for models that store `counts` entries of each weight."""
+def choose(graph: Graph, counts: tuple[int, ...], lanes: int, bf16: bool = False) -> tuple[Kernels, ...]:
+    """Return the kernels of every convolution, for models that store `counts` entries of each weight; bf16:
+    on images of bfloat16."""
     now, found = plan.current(), []
     for step in graph.steps:
         if isinstance(step, steps.Conv):
@@ -28,9 +30,12 @@ def choose(graph: Graph, counts: tuple[int, ...], lanes: int) -> tuple[Kernels, 
             )
             image = (*graph.values[step.x][1:], lanes)
             shape = (g.out_channels, g.in_channels, g.kernel, g.stride, g.padding, g.dilation)
-            forward, back, weight = (now.kernel(Geometry(*shape, density), way, *image) for way in DIRECTIONS)
-            growth = now.kernel(Geometry(*shape, 1.0), DIRECTIONS[2], *image)
-            found.append(Kernels(forward, back, weight, "dense" if growth == "sparse" else growth))
+            part, whole = Geometry(*shape, density), Geometry(*shape, 1.0)
+            forward, back, weight = (now.kernel(part, way, *image, bf16, native=True) for way in DIRECTIONS)
+            growth = now.kernel(whole, DIRECTIONS[2], *image, bf16, native=True)
+            name, isa = split(growth)
+            growth = joined("dense", isa) if name == "sparse" else growth
+            found.append(Kernels(forward, back, weight, growth))
     return tuple(found)
 
 
@@ -41,20 +46,27 @@ class CpuProgram:
     graph: Graph
     lanes: int
     kernels: tuple[Kernels, ...]
+    bf16: bool = False  # values and gradients are bfloat16
+    dot: bool = False  # ... and products of their pairs have an instruction
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an entry of a value or gradient."""
+        return 2 if self.bf16 else FLOAT
 
     @cached_property
     def convs(self) -> dict[int, ConvPlan]:
         numbered = [(i, step) for i, step in enumerate(self.graph.steps) if isinstance(step, steps.Conv)]
         values = self.graph.values
         return {
-            i: ConvPlan(step, values[step.x], values[step.y], self.lanes, kernels)
+            i: ConvPlan(step, values[step.x], values[step.y], self.lanes, kernels, self.itemsize, self.dot)
             for (i, step), kernels in zip(numbered, self.kernels, strict=True)
         }
 
     @cached_property
     def planned(self) -> dict[str, list[Planned]]:
         """The steps of every mode."""
-        return {mode: lists.make(self.graph, self.convs, self.lanes, mode) for mode in MODES}
+        return {mode: lists.make(self.graph, self.convs, self.lanes, mode, self.itemsize) for mode in MODES}
 
     @cached_property
     def places(self) -> dict[str, Places]:
@@ -71,6 +83,8 @@ class CpuProgram:
             input=0,
             rows=prod(self.graph.values[0]),
             size=max(found.size for found in self.places.values()),
+            bf16=self.bf16,
+            dot=self.dot,
             segments=len(layout.names),
             rest=sum(prod(entry.shape) for entry in layout.floats),
             trained=[number for part in self.graph.trained for number in part],

@@ -19,7 +19,7 @@ from sparse_engine.program.cpu.program import CpuProgram, choose
 from sparse_engine.program.steps import Graph
 from sparsefl.kernels.gather._cpu import native_moves, native_samples
 from sparsefl.kernels.layout import Bitmap, Segments
-from sparsefl.kernels.native import address, extension, num_threads, pointer
+from sparsefl.kernels.native import address, bf16_dot, extension, num_threads, pointer
 
 Value = TypeVar("Value")
 _KEPT = 32  # programs: clients whose layers have other densities may run on other kernels
@@ -28,8 +28,9 @@ _KEPT = 32  # programs: clients whose layers have other densities may run on oth
 class Session:
     """Not for two threads at once. Results depend neither on what ran before nor on the number of threads."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, precision: str = "fp32") -> None:
+        """precision: "fp32", or "bf16": values between steps and their gradients are bfloat16."""
+        self.graph, self._bf16 = graph, precision == "bf16"
         self._norms = [step for step in graph.steps if isinstance(step, steps.BatchNorm)]
         self._workspace = extension().program.Workspace()
         self._programs: OrderedDict[tuple, CpuProgram] = OrderedDict()
@@ -38,17 +39,22 @@ class Session:
 
     def program(self, mask: Bitmap, batch: int) -> CpuProgram:
         """Return the program for models that store as many entries as `mask`, and batches of that size."""
-        asked = (mask, batch, extension().isa(), plan.current())
+        asked = (mask, batch, *self._machine(), plan.current())
         if self._last is None or self._last[0] != asked:  # a turn asks several times
             self._last = (asked, self._found(mask, batch))
         return self._last[1]
 
+    def _machine(self) -> tuple[str, bool]:
+        """The instruction set, and whether it has one instruction for products of bfloat16 pairs."""
+        return extension().isa(), self._bf16 and bf16_dot()
+
     def _found(self, mask: Bitmap, batch: int) -> CpuProgram:
-        lanes = lanes_for(batch)
-        key = (lanes, extension().isa(), plan.current().identity(), *mask.stored)
-        kernels = _kept(self._kernels, key, lambda: choose(self.graph, key[3:], lanes), 8 * _KEPT)
-        make = partial(CpuProgram, self.graph, lanes, kernels)
-        return _kept(self._programs, (*key[:3], kernels), make, _KEPT)
+        lanes, machine, counts = lanes_for(batch), self._machine(), mask.stored
+        key = (lanes, *machine, plan.current().identity())
+        how = partial(choose, self.graph, counts, lanes, self._bf16)
+        kernels = _kept(self._kernels, (*key, *counts), how, 8 * _KEPT)
+        make = partial(CpuProgram, self.graph, lanes, kernels, self._bf16, machine[1])
+        return _kept(self._programs, (*key, kernels), make, _KEPT)
 
     def train(self, model: Model, batches: Batches, how: Training, test: Batches | None = None) -> Trained:
         """Train `model` in place. `test`: how many of these get their own class, before and after it, is

@@ -39,11 +39,12 @@ def test_the_path_says_why(made, training, text):
     assert chosen(made(), **training) == text
 
 
-def test_bf16_runs_layer_by_layer_and_says_so():
+@pytest.mark.parametrize("path", ["program", "layers"])
+def test_bf16_is_said_with_what_its_numbers_depend_on(path):
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    text = chosen(net, precision="bf16")
-    assert text.startswith("layers (training.precision = bf16, with")
-    assert text.endswith("AVX512_BF16; programs are float32)")
+    why = {"program": "2 steps", "layers": "training.path = layers"}[path]
+    how = "with" if se.has_bf16() else "without"
+    assert chosen(net, precision="bf16", path=path) == f"{path} ({why}; bf16 {how} AVX512_BF16)"
 
 
 class Head(Listener):

@@ -7,8 +7,10 @@ import torch
 from helpers import random_bitmap
 
 import sparse_engine as se
-from sparse_engine.choice import plan
+from sparse_engine.choice import clock as timer
+from sparse_engine.choice import files, plan, rule
 from sparse_engine.choice.plan import Plan, use_plan
+from sparse_engine.choice.rule import Rule
 from sparse_engine.nn.conv import SparseConv2d
 from sparsefl.kernels import settings
 from sparsefl.kernels import sparse_conv as sc
@@ -21,10 +23,10 @@ def conv(density=0.5, **how):
 
 
 def clock(seconds, seen=None):
-    def run(_, direction, image, kernel):
+    def run(_, direction, image, kernels):
         if seen is not None:
-            seen.append((direction, image, kernel))
-        return seconds[kernel]
+            seen.extend((direction, image, kernel) for kernel in kernels)
+        return {kernel: seconds.get(kernel, 9.0) for kernel in kernels}
 
     return run
 
@@ -43,14 +45,32 @@ def test_the_fastest_is_taken_once_measured_and_not_measured_again():
     made = Plan(clock=clock({"sparse": 3.0, "dense": 1.0, "winograd": 2.0}, seen))
     for _ in range(3):
         assert made.kernel(conv(0.1), "forward", *IMAGE) == "dense"
-    assert len(seen) == 3 and {s[2] for s in seen} == set(sc.KERNELS)
+    every = sc.candidates(conv(0.1))
+    assert len(seen) == len(every) and {s[2] for s in seen} == set(every)
     made.kernel(conv(0.1), "input_gradient", *IMAGE)
-    assert len(seen) == 6
+    assert len(seen) == 2 * len(every)
 
 
 def test_a_gain_within_the_noise_does_not_overrule_the_rule():
     made = Plan(clock=clock({"sparse": 1.0, "dense": 0.97, "winograd": 2.0}))
     assert made.kernel(conv(0.1), "forward", *IMAGE) == "sparse"
+
+
+def test_a_program_gets_the_fastest_of_those_that_it_can_call():
+    made = Plan(clock=clock({"torch": 1.0, "dense": 2.0, "sparse": 3.0}))
+    assert made.kernel(conv(0.1), "forward", *IMAGE) == "torch"
+    assert made.kernel(conv(0.1), "forward", *IMAGE, native=True) == "dense"
+    again = Plan(made.measured)  # as from a file
+    assert again.choice(conv(0.1), "forward", IMAGE, native=True) == ("dense", True)
+    assert again.choice(conv(0.1), "input_gradient", IMAGE) == ("sparse", False)
+
+
+def test_a_steady_plan_takes_no_kernel_that_may_round_otherwise_on_more_threads():
+    made = Plan(clock=clock({"torch": 1.0, "dense": 2.0, "sparse": 3.0}))
+    with se.use_threads(1):
+        made.kernel(conv(0.1), "forward", *IMAGE)
+    with use_plan(made), se.steady_plan():
+        assert plan.current().kernel(conv(0.1), "forward", *IMAGE) == "dense"
 
 
 def test_density_and_threads_are_part_of_the_key():
@@ -74,10 +94,10 @@ def test_measurements_are_kept_in_the_file_and_read_again(tmp_path, monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("SPARSE_PLAN", "measure")
     made = plan.from_environment()
-    assert made.clock is plan.measure and made.path == plan.machine_file()
+    assert made.clock is timer.seconds and made.path == files.machine_file()
     made.clock = clock({"sparse": 3.0, "dense": 1.0, "winograd": 2.0})
     made.kernel(conv(0.1), "forward", *IMAGE)
-    for choice in ("", str(plan.machine_file())):
+    for choice in ("", str(files.machine_file())):
         monkeypatch.setenv("SPARSE_PLAN", choice)
         settings.current.cache_clear()
         again = plan.from_environment()
@@ -88,7 +108,20 @@ def test_measurements_are_kept_in_the_file_and_read_again(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"version": 9, "kernels": {}}', '{"version": 1, "kernels": {"a": "b"}}']
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"version": 9, "rule": "zen", "costs": {}, "kernels": {}}',
+        '{"version": 2, "rule": "zen", "costs": {}, "kernels": {"a": "b"}}',
+        '{"version": 2, "rule": "zen", "costs": {}, "kernels": {"a": ["sparse"]}}',
+        '{"version": 2, "rule": "none such", "costs": {}, "kernels": {}}',
+        '{"version": 2, "rule": "../plan", "costs": {}, "kernels": {}}',
+        '{"version": 2, "rule": "zen", "costs": {"sparse avx2 forward conv": [1]}, "kernels": {}}',
+        '{"version": 2, "rule": "tuned", "costs": {"sparse avx2 forward conv": [1]}, "kernels": {}}',
+        '{"version": 2, "rule": "tuned", "costs": {"other avx2 forward conv": []}, "kernels": {}}',
+    ],
 )
 def test_a_broken_file_is_an_error_that_names_it(tmp_path, monkeypatch, text):
     path = tmp_path / "plan.json"
@@ -112,7 +145,8 @@ def test_a_kernel_that_does_not_fit_the_layer_is_not_taken():
 
 def test_measure_times_a_real_layer():
     for direction in sc.DIRECTIONS:
-        assert 0 < plan.measure(conv(0.3), direction, IMAGE, "winograd") < 1
+        found = timer.seconds(conv(0.3), direction, IMAGE, ("winograd", "sparse"), repeats=1)
+        assert [*found] == ["winograd", "sparse"] and all(0 < s < 1 for s in found.values())
 
 
 @pytest.mark.parametrize("kernel", sc.KERNELS)
@@ -128,7 +162,7 @@ def test_every_kernel_gives_the_same_gradients(kernel):
         return [p.grad.clone() for p in net.parameters()]
 
     class Only(Plan):
-        def kernel(self, layer, *rest):
+        def kernel(self, layer, *rest, native=False):
             return kernel if kernel in sc.candidates(layer) else "sparse"
 
     for found, expected in zip(gradients(Only()), gradients(Plan()), strict=True):
@@ -142,6 +176,15 @@ def _input(net):
 
 def test_the_written_file_is_plain_json(tmp_path):
     path = tmp_path / "deep" / "plan.json"
-    plan.write(path, {"b": "dense", "a": "sparse"})
-    assert json.loads(path.read_text()) == {"version": 1, "kernels": {"a": "sparse", "b": "dense"}}
-    assert plan.read(path) == {"a": "sparse", "b": "dense"}
+    files.write(path, Plan({"b": "dense:avx2", "a": "sparse"}, rule=rule.named("zen")).text())
+    kernels = {"a": "sparse", "b": "dense:avx2"}
+    assert json.loads(path.read_text()) == {"version": 2, "rule": "zen", "costs": {}, "kernels": kernels}
+    again = plan.from_file(path)
+    assert (again.measured, again.rule) == (kernels, rule.named("zen"))
+
+
+def test_a_tuned_rule_is_kept_with_its_constants():
+    costs = {f"sparse avx2 forward {kind}": (1.0, *[0.5] * 10) for kind in ("conv", "linear")}
+    made = Plan(rule=Rule("tuned", costs))
+    again = plan.from_text(made.text())
+    assert again.rule.costs == costs and again.identity() == made.identity() != Plan().identity()

@@ -5,7 +5,7 @@ from importlib.metadata import version
 import pytest
 
 import sparse_engine as se
-from sparse_engine.choice import plan
+from sparse_engine.choice import files, plan, rule
 from sparse_engine.choice.plan import Plan, use_plan
 from sparsefl.kernels import native, use_backend
 
@@ -40,15 +40,17 @@ def test_numerics_tells_plans_apart_by_what_they_choose(tmp_path):
     a, b = {"forward x": "dense", "forward y": "sparse"}, {"forward x": "sparse", "forward y": "sparse"}
     assert of(Plan()) == "built-in rule"
     assert of(Plan(a)) == of(Plan(dict(reversed(a.items())))) != of(Plan(b))
-    plan.write(tmp_path / "elsewhere.json", a)
-    assert of(Plan(plan.read(tmp_path / "elsewhere.json"), path=tmp_path)) == of(Plan(a))
+    files.write(tmp_path / "elsewhere.json", Plan(a).text())
+    assert of(plan.from_file(tmp_path / "elsewhere.json")) == of(Plan(a))
+    assert of(Plan(rule=rule.named("zen"))) == "built-in rule (zen)"
+    assert of(Plan(a, rule=rule.named("zen"))) != of(Plan(a))
 
 
 def test_each_instruction_set_has_the_plan_of_its_own_file(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("SPARSE_PLAN", raising=False)
     monkeypatch.setattr(plan, "_defaults", {})
-    plan.write(plan.machine_file(), {"forward x": "dense"})
+    files.write(files.machine_file(), Plan({"forward x": "dense"}).text())
     assert se.numerics()["plan"].startswith("measured")
     with se.use_isa("baseline"):
-        assert se.numerics()["plan"] == "built-in rule"
+        assert se.numerics()["plan"].startswith("built-in rule")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from programs import MODELS, ODD, batches, made, samples, seeds
+from programs import MODELS, ODD, batches, forced, made, samples, seeds
 from torch import nn
 
 import sparse_engine as se
@@ -15,6 +15,7 @@ from sparse_engine.program.reference import Reference
 from sparse_engine.program.steps import Conv
 from sparsefl.kernels import native
 from sparsefl.kernels.bitmap import from_mask, to_mask
+from sparsefl.kernels.sparse_conv import candidates, split
 
 ISAS = native.isas() if native.built() else []
 pytestmark = pytest.mark.skipif(not native.built(), reason="the native kernels are not built")
@@ -102,24 +103,6 @@ def test_networks_of_ours(name):
         assert Session(graph).evaluate(model, given) == Reference(graph).evaluate(model, given)
 
 
-def forced(kernel):
-    """Every convolution on that kernel where it is one of 3x3 without stride, on `dense` where it is not."""
-
-    def choose(graph, counts, lanes):
-        found = []
-        for step in graph.steps:
-            if isinstance(step, Conv):
-                g = step.geometry
-                fits = kernel != "winograd" or (
-                    (g.kernel, g.stride, g.dilation) == ((3, 3), 1, (1, 1)) and max(g.padding) <= 2
-                )
-                each = kernel if fits else "dense"
-                found.append(Kernels(each, each, each, "dense" if each == "sparse" else each))
-        return tuple(found)
-
-    return choose
-
-
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kernel", ["sparse", "dense", "winograd"])
 @pytest.mark.parametrize("name", ["strides", "dilation", "winograd", "shared gradients", "vectors"])
@@ -132,6 +115,34 @@ def test_every_kernel(name, kernel, isa, monkeypatch):
             with se.use_isa(isa):
                 ours, _ = Session(graph).gradient(model, given, seeds(graph))
             assert_near(ours, Reference(graph).gradient(model, given, seeds(graph))[0])
+
+
+@pytest.mark.skipif("avx512" not in ISAS, reason="needs AVX-512 beside AVX2")
+@pytest.mark.parametrize("name", ["strides", "winograd", "shared gradients", "vectors", "dropouts"])
+def test_steps_on_instruction_sets_of_their_own(name, monkeypatch):
+    """Neighbours on different ones: each step has planes and orders for its own."""
+    draw, seen = np.random.default_rng(0), set()
+
+    def mixed(graph, counts, lanes, bf16):
+        found = []
+        for step in graph.steps:
+            if isinstance(step, Conv):
+                every = candidates(step.geometry, native=True)
+                growth = [k for k in every if not k.startswith("sparse")]
+                found.append(Kernels(*draw.choice(every, 3), draw.choice(growth)))
+        return tuple(found)
+
+    monkeypatch.setattr(sessions, "choose", mixed)
+    for _ in range(4):
+        for density in (0.3, 1):
+            graph, model = made(name, density)
+            given = batches(samples(graph, 9), 9)
+            with se.use_isa("avx512"):
+                session = Session(graph)
+                ours, _ = session.gradient(model, given, seeds(graph))
+                seen |= {split(k)[1] for each in session.program(model.bitmap, 9).kernels for k in each}
+            assert_near(ours, Reference(graph).gradient(model, given, seeds(graph))[0])
+    assert seen == {"", "avx2"}
 
 
 WAYS = {
