@@ -27,7 +27,7 @@ demo: venv  ## DA-DPFL on handwritten digits, 12 clients: a table and a report, 
 	$(BIN)/sparsefl run demo
 
 test: venv  ## the whole test suite, on two cores
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadgroup
 
 lint: venv  ## ruff, mypy and clang-format; changes nothing
 	$(BIN)/ruff check .

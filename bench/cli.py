@@ -121,6 +121,32 @@ def layers(
 
 
 @app.command(cls=Command)
+def isa(
+    group: Annotated[
+        Values, Option(metavar="NAME,...", help="kernels of conv, linear, around, models; default: all")
+    ] = None,
+    density: Annotated[Values, options.density("0.5,0.2,0.05")] = None,
+    repeats: Repeats = None,
+    quick: Quick = False,
+    json: Json = None,
+) -> None:
+    """Every kernel on each instruction set of this machine, in turns: where wider vectors lose."""
+    from sparsefl.bench import isa as work
+    from sparsefl.bench import running
+
+    def run() -> int:
+        groups = names("--group", group, work.GROUPS, work.GROUPS)
+        densities = shares("--density", density, work.DENSITIES[:1] if quick else work.DENSITIES)
+        times = repeats or (2 if quick else 5)
+        columns = {"kernel": "", "direction": "", "case": "", "density": "", "isa": "", "median_ms": ".3f"}
+        found = list(running.shown(work.run(groups, densities, repeats=times), work.told))
+        title = "instruction sets in turns"
+        return running.finish(found, columns, work.summarise, json, repeats=times, title=title)
+
+    _run(run)
+
+
+@app.command(cls=Command)
 def models(
     model: Models = None,
     batch: Batches = None,
@@ -213,6 +239,28 @@ def scale(
         network_ = names("--network", [network], (), work.NETWORKS)[0]
         store_ = names("--store", [store], (), work.STORES)[0]
         return work.command(counted, network_, store_, repeats, json)
+
+    _run(run)
+
+
+@app.command(cls=Command)
+def cluster(
+    network: Annotated[Values, Option(metavar="NAME,...", help="resnet18, lenet5; default: resnet18")] = None,
+    density: Annotated[float, Option(min=0.01, max=1, help="share of the weights stored")] = 0.5,
+    nodes: Annotated[int, Option(min=1, help="of the cluster; threads of its rival")] = 2,
+    clients: Annotated[int | None, Option(min=2, help="default: 8, of lenet5 200")] = None,
+    repeats: Repeats = None,
+    quick: Quick = False,
+    json: Json = None,
+) -> None:
+    """A Ray cluster of this machine against threads, at equal cores: `sparsefl bench cluster --nodes 2`."""
+    from sparsefl.bench import cluster as work
+
+    def run() -> int:
+        times = repeats or (1 if quick else 5)
+        chosen = names("--network", network, ("lenet5",) if quick else ("resnet18",), work.NETWORKS)
+        few = 8 if quick and clients is None else clients
+        return work.command(work.run(chosen, density, nodes, few, times), nodes, times, json)
 
     _run(run)
 

@@ -286,7 +286,7 @@ def _carry(links: Neighbours, sizes: Bytes, up: Bytes, down: Bytes) -> None:
 
 
 def _sizes(sent: Sent) -> tuple[int, int, int]:
-    bitmap, other = sent.model.bitmap, sent.model.rest.numel()
+    bitmap, other = sent.model.bitmap, sent.model.layout.num_floats  # counts: the model may lie elsewhere
     return sent.nbytes, 4 * (bitmap.nnz + other), 4 * (bitmap.segments.numel + other)
 
 

@@ -39,6 +39,7 @@ def run(
     out: options.Out = None,
     resume: options.Resume = None,
     executor: options.Executor = "local",
+    address: options.Address = None,
     workers: options.Workers = None,
     device: options.Device = "cpu",
     baseline: options.Baseline = None,
@@ -53,7 +54,7 @@ def run(
     from fl.cli.run import Arguments, How, run
 
     asked = (source, changes or (), out, resume, executor, workers, baseline, log, overwrite, allow_mixed)
-    given = Arguments(*asked, code or (), trust, How() if energy else None, device)
+    given = Arguments(*asked, code or (), trust, How() if energy else None, device, address)
     raise typer.Exit(run(Console(), given))
 
 
@@ -85,6 +86,8 @@ def compare(
         Path | None,
         typer.Option(metavar="DIR", help="go on; more --algorithms, --grid or --seeds are added to it"),
     ] = None,
+    executor: options.Executor = "local",
+    address: options.Address = None,
     workers: options.Workers = None,
     device: options.Device = "cpu",
     target: Annotated[
@@ -118,7 +121,8 @@ def compare(
     from fl.cli.compare import Arguments, run
 
     place = (out, resume, workers, target, plot, table, grid or (), overwrite, allow_mixed)
-    given = Arguments(source, algorithms, seeds, changes or (), *place, code or (), trust, energy, device)
+    more = (code or (), trust, energy, device, executor, address)
+    given = Arguments(source, algorithms, seeds, changes or (), *place, *more)
     raise typer.Exit(run(Console(stderr=table is not None), given))
 
 

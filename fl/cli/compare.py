@@ -19,6 +19,7 @@ from fl.compare.plan import Plan
 from fl.config import code
 from fl.errors import ConfigError
 from fl.report import picture
+from fl.run import executor
 from fl.run.meters.energy import How
 from fl.run.rundir import REPORT
 from fl.run.runs import Options
@@ -46,6 +47,8 @@ class Arguments:
     trust: bool = False
     energy: bool = False
     device: str = "cpu"
+    executor: str = "local"
+    address: str | None = None
 
     def check(self) -> None:
         if (self.source is None) == (self.resume is None):
@@ -60,6 +63,7 @@ class Arguments:
             raise ConfigError(
                 "expected --algorithms, as a,b,c or all, or --grid KEY=VALUE,VALUE, got neither"
             )
+        executor.find(self.executor, "--executor", self.address)
         if self.workers is not None and self.workers < 1:
             raise ConfigError(f"--workers: expected at least 1, got {self.workers}")
         places.find(self.device, "--device")
@@ -92,6 +96,8 @@ def run(console: Console, given: Arguments) -> int:
             given.allow_mixed,
             energy=how,
             device=given.device,
+            executor=given.executor,
+            address=given.address,
         )
         if given.resume is None:
             plan = _planned(given)
@@ -106,6 +112,7 @@ def run(console: Console, given: Arguments) -> int:
 
     def again() -> str | None:
         more = " --energy" if given.energy else ""
+        more += executor.told(given.executor, given.address)
         return None if path is None else f"sparsefl compare --resume {quote(str(path))}{more}"
 
     return guarded(console, work, again)

@@ -15,8 +15,16 @@ Changes = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="where the run goes; default runs/NAME-TIME")]
 Resume = Annotated[Path | None, typer.Option(metavar="DIR", help="go on with a run that was stopped")]
-Executor = Annotated[str, typer.Option(help="where clients train: local")]
-Workers = Annotated[int | None, typer.Option(help="clients at a time; default: one per core")]
+Executor = Annotated[
+    str, typer.Option(help="where clients train: local, or ray (a cluster: docs/cluster.md)")
+]
+Address = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="of a Ray cluster, or auto; default: one of this machine alone"),
+]
+Workers = Annotated[
+    int | None, typer.Option(help="clients at a time (ray: per machine); default: one per core")
+]
 Device = Annotated[
     str,
     typer.Option(

@@ -39,6 +39,7 @@ class Arguments:
     trust: bool = False
     energy: How | None = None
     device: str = "cpu"
+    address: str | None = None
 
     def check(self) -> None:
         if (self.source is None) == (self.resume is None):
@@ -53,7 +54,7 @@ class Arguments:
             )
         if self.resume is None and self.allow_mixed:
             raise ConfigError("expected --allow-mixed with --resume: a new run is of one kind")
-        executor.find(self.executor, "--executor")
+        executor.find(self.executor, "--executor", self.address)
         if self.workers is not None and self.workers < 1:
             raise ConfigError(f"--workers: expected at least 1, got {self.workers}")
         places.find(self.device, "--device")
@@ -96,6 +97,7 @@ def run(console: Console, given: Arguments) -> int:
         more = f" --baseline {given.baseline}" if given.baseline else ""
         more += " --energy" if given.energy is not None else ""
         more += f" --device {given.device}" if given.device != places.CPU else ""
+        more += executor.told(given.executor, given.address)
         return f"sparsefl run --resume {quote(str(path))}{more}"
 
     return guarded(console, work, again)
@@ -128,6 +130,7 @@ def _options(console: Console, given: Arguments) -> Options:
         given.allow_mixed,
         executor=given.executor,
         energy=given.energy,
+        address=given.address,
         device=given.device,
     )
 

@@ -181,6 +181,11 @@ def blamed(wrong: BaseException) -> str | None:
     return None
 
 
+def own_modules() -> list[ModuleType]:
+    """The files that were imported, and still are."""
+    return [module for module, _ in _modules.values() if sys.modules.get(module.__name__) is module]
+
+
 def _key(found: Reference) -> str:
     return str(found.path.absolute()) if found.is_file else found.source
 

@@ -1,4 +1,5 @@
-"""Where clients' work is done, by name (`find`): "local" is `Threads`, a work.Executor of this process.
+"""Where clients' work is done, by name (`find`): "local" is `Threads`, a work.Executor of this process; "ray"
+is that of a cluster (fl/run/cluster).
 
 It keeps worker threads, one client each at a time: kernels and torch release the interpreter's lock. A
 client gets one kernel thread, or several when fewer clients are left than workers. torch itself stays on one
@@ -29,7 +30,7 @@ from fl.train.stop import Stop
 from fl.train.work import Executor, Outcome, Task, Together, Value, Work
 from fl.train.worker import Worker, worker_on
 
-LOCAL = "local"
+LOCAL, RAY = "local", "ray"
 _KEY = "executor"
 # Seconds between two looks at what was found. Who is woken for each outcome takes the interpreter's lock from
 # the worker that found it: a tenth of a millisecond per client.
@@ -37,7 +38,7 @@ _PAUSE = 0.01
 # Seconds after which a worker that computes in Python lets another one on, instead of Python's own 0.005. Two
 # workers on small_cnn and digits, in turns: 1.28 to 1.58 client by client, 1.7 to 1.8 with a few at once; on
 # an MLP of 0.2 ms per client-round, half of it Python, nothing.
-_SWITCH = 0.0005
+SWITCH = 0.0005
 # Which part of its share of the clients that are left a worker takes at once, where the work allows it: ever
 # fewer, so that all end together.
 _TURNS = 2
@@ -59,17 +60,35 @@ Make = Callable[[Setting, int, Listener], Pool]
 
 def names() -> list[str]:
     """Return the names of all executors."""
-    return [*dict.fromkeys([LOCAL, *sorted(code.installed(_KEY))])]
+    return [*dict.fromkeys([LOCAL, RAY, *sorted(code.installed(_KEY))])]
 
 
-def find(name: str, told: str = _KEY) -> Make:
-    """What makes the executor of that name. ConfigError, which begins with `told`: there is none."""
+def find(name: str, told: str = _KEY, address: str | None = None, workers: int | None = None) -> Make:
+    """What makes the executor of that name. ConfigError, which begins with `told`: there is none.
+
+    address    of a cluster, for "ray"; None: this machine is one
+    workers    on each of its machines; None: one per core of it
+    """
+    if address is not None and name != RAY:
+        raise ConfigError(f"address: expected one for {told} {RAY} only, got {address!r} for {name!r}")
+    if name == RAY:
+        from fl.run.cluster import connection
+        from fl.run.cluster.executor import Cluster  # Ray is an extra
+
+        connection.check(address)
+        return lambda setting, _, listener: Cluster(setting, workers, listener, address)
     if name == LOCAL:
         return Threads
     if name not in code.installed(_KEY):
         raise ConfigError(f"{told}: expected one of {names()}, got {name!r}{words.nearest(name, names())}")
     make: Make = code.called(name, _KEY).value
     return make
+
+
+def told(name: str, address: str | None) -> str:
+    """What a command line says of an executor, to go on with it."""
+    named = "" if name == LOCAL else f" --executor {name}"
+    return f"{named} --address {address}" if address is not None else named
 
 
 class Threads:
@@ -90,16 +109,18 @@ class Threads:
 
     def run(self, work: Work[Task, Value], tasks: Mapping[int, Task]) -> Iterator[Outcome[Value]]:
         """Outcomes as clients finish. The first error stops the others and is raised."""
-        self._left = len(tasks)
+        with self._lock:
+            self._left += len(tasks)  # two runs at a time share the threads
         self._listener.wave_started(len(tasks))
         todo, found, ended = deque(tasks), deque[Outcome[Value]](), threading.Event()
+        done = list[int]()
         count = min(self.workers, len(tasks))
         usual, workers = sys.getswitchinterval(), list[Future[None]]()
         try:
             if count > 1:
-                sys.setswitchinterval(min(_SWITCH, usual))
+                sys.setswitchinterval(min(SWITCH, usual))
             for _ in range(count):
-                workers.append(self._pool.submit(self._take, work, tasks, todo, found))
+                workers.append(self._pool.submit(self._take, work, tasks, todo, found, done))
                 workers[-1].add_done_callback(lambda _: ended.set())
             over = not workers
             while not over:
@@ -118,6 +139,8 @@ class Threads:
             raise
         finally:
             sys.setswitchinterval(usual)
+            with self._lock:
+                self._left -= len(tasks) - len(done)  # of those that nobody finished
 
     def warm_up(self, clients: int) -> None:
         count = min(self.workers, clients)
@@ -146,6 +169,7 @@ class Threads:
         tasks: Mapping[int, Task],
         todo: deque[int],
         found: deque[Outcome[Value]],
+        done: list[int],
     ) -> None:
         """One client after the other, or a few, until nobody is left to do."""
         with se.steady_plan():
@@ -154,9 +178,11 @@ class Threads:
                 some = {k: tasks[k] for k in _taken(todo, max(1, few))}
                 if not some:  # another worker was faster
                     return
-                found.extend(self._run(work, some))
+                found.extend(self._run(work, some, done))
 
-    def _run(self, work: Work[Task, Value], tasks: Mapping[int, Task]) -> list[Outcome[Value]]:
+    def _run(
+        self, work: Work[Task, Value], tasks: Mapping[int, Task], finished: list[int]
+    ) -> list[Outcome[Value]]:
         if self._stop.is_set():
             raise Stopped
         with self._lock:
@@ -172,6 +198,7 @@ class Threads:
             raise
         with self._lock:
             self._left -= len(tasks)
+            finished.extend(tasks)
         for k in tasks:
             self._listener.client_finished(k)
         return [Outcome(k, *done[k]) for k in tasks]

@@ -99,17 +99,20 @@ def options(
     overwrite: bool,
     energy: bool = False,
     device: str = places.CPU,
+    address: str | None = None,
 ) -> Options:
     """How to run."""
     if workers is not None and workers < 1:
         raise ConfigError(f"workers: expected at least 1, got {workers}")
-    executors.find(executor)
+    executors.find(executor, address=address)
     for one in listeners:
         if not isinstance(one, Listener):
             raise ConfigError(f"listeners: expected objects of fl.Listener, got {type(one).__name__}")
     told = Several([_shown() if progress else Warner(), *listeners])
     measured = How() if energy else None
-    return Options(workers, told, overwrite, executor=executor, energy=measured, device=device)
+    return Options(
+        workers, told, overwrite, executor=executor, energy=measured, device=device, address=address
+    )
 
 
 def _shown() -> Listener:

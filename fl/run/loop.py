@@ -68,13 +68,16 @@ class Options:
     executor: str = executor.LOCAL  # where clients train: one of executor.names()
     energy: How | None = None  # joules of every round are measured too, and how
     device: str = places.CPU  # where workers compute: as sparse_engine.program.gpu.cards reads it
+    address: str | None = None  # of a cluster, for the executor "ray"; None: this machine is one
 
     @property
     def num_workers(self) -> int:
         return self.workers or cores()
 
     def check_device(self) -> None:
-        """ConfigError where a number of workers is asked for that nobody would have."""
+        """ConfigError where a number of workers is asked for that nobody would have, or GPUs of a cluster."""
+        if self.executor == executor.RAY and self.device != places.CPU:
+            raise ConfigError(f"device: expected cpu with the executor ray, got {self.device}")
         devices = {part.strip() for part in self.device.split(",")}
         if self.workers is not None and places.CPU not in devices:
             raise ConfigError(
@@ -107,9 +110,9 @@ class Run:
         self.algorithm = algorithms.find(cfg.algorithm)
         self.presence = presence.make(cfg.presence, cfg.num_clients, cfg.seed)
         devices.draw(cfg.devices, cfg.num_clients)  # a trace that is wrong is told now
-        self._make_pool = executor.find(options.executor)
+        self._make_pool = executor.find(options.executor, address=options.address, workers=options.workers)
         self._saved_bytes, self._saved_s, self._saved_at = 0, 0.0, perf_counter()
-        self.populations = Populations(cfg, setting)
+        self.populations = Populations(cfg, setting, elsewhere=options.executor == executor.RAY)
 
     @property
     def after(self) -> After:

@@ -47,8 +47,8 @@ class Simulation:
     set         changes to the configuration: {"training.lr": 0.05}, or ["training.lr=0.05"]
     out         directory of the run, which must not exist or be empty; None: nothing is written
     workers     clients that are trained at a time; default: one per core. No result depends on it
-    executor    where clients are trained: "local" (threads of this process), or the name of one that an
-                installed package brings
+    executor    where clients are trained: "local" (threads of this process), "ray" (a cluster, at `address`:
+                docs/cluster.md), or the name of one that an installed package brings
     listeners   what hears of rounds: objects of subclasses of `fl.Listener`, such as `fl.CSV()`
     progress    show a bar (or lines, where there is no terminal); without it, notes are warnings of Python
     overwrite   a run in `out` may be removed
@@ -80,6 +80,7 @@ class Simulation:
         out: Path | str | RunDir | None = None,
         workers: int | None = None,
         executor: str = executors.LOCAL,
+        address: str | None = None,
         listeners: Iterable[Listener] = (),
         progress: bool = False,
         overwrite: bool = False,
@@ -87,7 +88,7 @@ class Simulation:
         device: str = places.CPU,
         options: Options | None = None,
     ) -> None:
-        how = workers, executor, [*listeners], progress, overwrite, energy, device
+        how = workers, executor, [*listeners], progress, overwrite, energy, device, address
         options = options or given.options(*how)
         options.check_device()
         where = places.find(options.device)
@@ -129,6 +130,7 @@ class Simulation:
         algorithm: str | Path | ModuleType | None = None,
         workers: int | None = None,
         executor: str = executors.LOCAL,
+        address: str | None = None,
         listeners: Iterable[Listener] = (),
         progress: bool = False,
         energy: bool = False,
@@ -140,7 +142,7 @@ class Simulation:
 
         network, data, partition, algorithm     what the run was started with from Python, once more: a
                     directory holds none of it
-        workers, executor, listeners, progress, energy, device  as for a new one
+        workers, executor, address, listeners, progress, energy, device  as for a new one
         allow_mixed     go on where numbers come out otherwise than before (another machine, version)
         trust           import whatever code the directory names: only where you know who made it
 
@@ -155,7 +157,8 @@ class Simulation:
         ...     [line["round"] for line in fl.Simulation.resume(folder)]
         [1, 2]
         """
-        options = given.options(workers, executor, [*listeners], progress, False, energy, device)
+        how = workers, executor, [*listeners], progress, False, energy, device, address
+        options = given.options(*how)
         options = replace(options, allow_mixed=allow_mixed)
         if trust:
             code.trust()
@@ -272,6 +275,7 @@ def run(
     out: Path | str | None = None,
     workers: int | None = None,
     executor: str = executors.LOCAL,
+    address: str | None = None,
     listeners: Iterable[Listener] = (),
     progress: bool = False,
     overwrite: bool = False,
@@ -300,6 +304,7 @@ def run(
         out=out,
         workers=workers,
         executor=executor,
+        address=address,
         listeners=listeners,
         progress=progress,
         overwrite=overwrite,

@@ -199,16 +199,16 @@ def test_refusals(setting):
 
 
 def test_executors_by_name():
-    assert executor.names() == ["local"] and executor.find("local") is Threads
-    with pytest.raises(ConfigError, match=r"^executor: expected one of \['local'\], got 'ray'$"):
-        executor.find("ray")
+    assert executor.names() == ["local", "ray"] and executor.find("local") is Threads
+    with pytest.raises(ConfigError, match=r"^executor: expected one of \['local', 'ray'\], got 'cloud'$"):
+        executor.find("cloud")
     with pytest.raises(ConfigError, match="^--executor: .*'locla'; did you mean 'local'"):
         executor.find("locla", "--executor")
 
 
 def test_an_unknown_executor_writes_nothing(tiny, tmp_path):
     with pytest.raises(ConfigError, match="executor: expected one of"):
-        runs.start(tiny(), tmp_path / "run", Options(executor="ray"))
+        runs.start(tiny(), tmp_path / "run", Options(executor="cloud"))
     assert not (tmp_path / "run").exists()
 
 
@@ -230,7 +230,7 @@ def test_a_package_brings_an_executor(monkeypatch, tmp_path, tiny, same_results)
     monkeypatch.setattr(code, "entry_points", lambda group: [point] if group == point.group else [])
     code.installed.cache_clear()
     try:
-        assert executor.names() == ["local", "pool"]
+        assert executor.names() == ["local", "ray", "pool"]
         cfg = tiny("num_rounds=1")
         runs.start(cfg, tmp_path / "theirs", Options(workers=2, executor="pool"))
         import fake_pools

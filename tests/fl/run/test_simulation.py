@@ -367,8 +367,8 @@ def test_what_is_no_algorithm_is_named(tiny):
 
 
 def test_an_executor_that_is_not_there():
-    with pytest.raises(ConfigError, match=r"executor: expected one of \['local'\], got 'ray'"):
-        fl.run("demo", executor="ray")
+    with pytest.raises(ConfigError, match=r"executor: expected one of \['local', 'ray'\], got 'cloud'"):
+        fl.run("demo", executor="cloud")
     with pytest.raises(ConfigError, match="listeners: expected objects of fl.Listener, got str"):
         fl.run("demo", listeners=["csv"])
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 from torch import nn
 
 import fl
@@ -77,6 +78,22 @@ def test_a_run_says_it_at_its_head_in_its_files_and_on_its_page(tmp_path, networ
     assert json.loads((out / "summary.json").read_text())["path"] == text
     assert f"# clients train as {text}\n" in (out / "config.toml").read_text()
     assert f"<p>Clients train as {text}.</p>" in report.html(recorded.read(out))
+
+
+def test_a_run_in_bf16_has_the_same_bits_for_any_workers_and_after_a_stop(tmp_path):
+    changes = SMALL | {"training.precision": "bf16"}
+    one = fl.run("demo", set=changes, workers=1, out=tmp_path / "one")
+    stopped = fl.Simulation("demo", set=changes, workers=2, out=tmp_path / "two")
+    next(iter(stopped))
+    stopped.close()
+    two = fl.Simulation.resume(tmp_path / "two", workers=2).run()
+    other = fl.run("demo", set=SMALL, workers=1)
+    assert one.summary["path"].startswith("program (7 steps; bf16 with")
+    assert one.metrics["loss"] == two.metrics["loss"] != other.metrics["loss"]
+    for k in range(4):
+        a, b, full = (run.model(k) for run in (one, two, other))
+        assert torch.equal(a.values, b.values) and torch.equal(a.rest, b.rest)
+        assert a.values.dtype == torch.float32 and not torch.equal(a.rest, full.rest)
 
 
 def test_a_run_that_is_not_finished_says_it_too(tmp_path):
