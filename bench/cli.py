@@ -159,6 +159,11 @@ def models(
         Option("--energy", help="joules per step of each too, in windows of 10 s: minutes per case"),
     ] = False,
     precision: Annotated[str, Option(help="of ours: fp32 or bf16; vs_dense has the same precision")] = "fp32",
+    model_only: Annotated[
+        bool,
+        Option("--model-only", help="nothing is measured: what a model of --device says, and paper runs"),
+    ] = False,
+    device: Annotated[str | None, Option(metavar="CARD", help="with --model-only: rtx4090")] = None,
     quick: Quick = False,
     json: Json = None,
     append: Append = False,
@@ -167,6 +172,11 @@ def models(
 
     Networks that are not ours, by name: mobilenet, resnet20, mixer, vit, encoder.
     """
+    if model_only or device is not None:
+        from sparsefl.bench import modelled
+
+        given = model_only, device, model, batch, density, json
+        _run(lambda: modelled.command(*given))
     from fl.run.meters.energy import How
     from sparsefl.bench import energy as meters
     from sparsefl.bench import models as work

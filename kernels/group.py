@@ -12,7 +12,7 @@ A layer is a convolution (a linear layer: of a 1x1 kernel on a 1x1 image), its b
 The gradient of z is kept, not that of y: the pass that computes dy writes it through `gate`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -143,13 +143,21 @@ class Group:
         return self.bitmap.nnz + self.clients * self.network.num_rest
 
 
-def runs(bitmap: Bitmap, clients: int, num_rest: int) -> Tensor:
+def runs(
+    bitmap: Bitmap, clients: int, num_rest: int, trained: Sequence[tuple[int, int]] | None = None
+) -> Tensor:
     """int64 [runs, 5] on the CPU: first number of the arena, end, client, and the client's first run and end.
-    Up to CHUNK numbers each, client by client."""
+    Up to CHUNK numbers each, client by client.
+
+    trained  (first, length) of what is trained in `rest`; None: all of it
+    """
+    if trained is None:
+        trained = [(0, num_rest)]
     layers, offsets, rows = len(bitmap.segments) // clients, bitmap.offsets.tolist(), list[tuple]()
     for g in range(clients):
         rest = bitmap.nnz + g * num_rest
-        bounds = (offsets[g * layers], offsets[(g + 1) * layers]), (rest, rest + num_rest)
+        bounds = [(offsets[g * layers], offsets[(g + 1) * layers])]
+        bounds += [(rest + first, rest + first + length) for first, length in trained]
         mine = [(at, min(at + CHUNK, hi), g) for lo, hi in bounds for at in range(lo, hi, CHUNK)]
         ends = len(rows), len(rows) + len(mine)
         rows += [(*one, *ends) for one in mine]

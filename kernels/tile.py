@@ -59,13 +59,15 @@ class Config:
     constants: dict[str, Any]
     num_warps: int = 4
     fused: bool = True  # a product and a sum may be rounded once
+    registers: int | None = None  # per thread, at most; None: as the assembler finds best
 
     def __post_init__(self) -> None:
         CONFIGS.append(self)
 
     @property
     def options(self) -> dict[str, Any]:
-        return {"num_warps": self.num_warps, "enable_fp_fusion": self.fused}
+        most = {} if self.registers is None else {"maxnreg": self.registers}
+        return {"num_warps": self.num_warps, "enable_fp_fusion": self.fused} | most
 
     def launch(self, programs: int, *args: Any) -> None:
         given = " ".join(_TYPES[x.dtype if isinstance(x, Tensor) else type(x)] for x in args)

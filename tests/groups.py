@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from helpers import randn, random_bitmap
 from programs import captured
 from torch import Tensor, nn
@@ -46,12 +47,47 @@ def tiny():
     )  # fmt: skip
 
 
-def tiny_clients(n=3):
+class Residual(nn.Module):
+    """Two blocks of a ResNet of 8x8 images, the second one at half the size, with norms of a kind."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.first, self.n1 = nn.Conv2d(1, 4, 3, padding=1, bias=False), norm(4)
+        self.a, self.na = nn.Conv2d(4, 4, 3, padding=1, bias=False), norm(4)
+        self.b, self.nb = nn.Conv2d(4, 6, 3, stride=2, padding=1), norm(6)
+        self.short = nn.Conv2d(4, 6, 1, stride=2, bias=False)
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x):
+        x = F.relu(self.n1(self.first(x)))
+        x = F.relu(self.na(self.a(x)) + x)
+        x = F.relu(self.nb(self.b(x)) + self.short(x))
+        return self.last(F.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
+def pooled():
+    """A gate that no layer's pass opens: ReLU before an average pool, as in small_cnn."""
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3, padding=1), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 3),
+    )  # fmt: skip
+
+
+EXEMPT = {"residual, group norm": ("short*",)}  # weights that stay dense
+NETWORKS = {
+    "tiny": tiny,
+    "pooled": pooled,
+    "residual, group norm": lambda: Residual(lambda n: nn.GroupNorm(2, n)),
+    "residual, batch norm": lambda: Residual(nn.BatchNorm2d),
+}
+
+
+def tiny_clients(n=3, net="tiny"):
     """A graph, and models with masks and weights of their own."""
     found = []
     for seed in range(n):
         torch.manual_seed(seed)
-        found.append(captured(tiny(), (1, 8, 8), 0.5, seed=seed))
+        found.append(captured(NETWORKS[net](), (1, 8, 8), 0.5, EXEMPT.get(net, ()), seed))
     return found[0][0], [model for _, model in found]
 
 

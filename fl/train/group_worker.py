@@ -1,8 +1,8 @@
 """The trainer of a worker on a GPU: visits are done for a group of clients at a time, every layer of all of
 them in one launch. Turns, of algorithms that take no visits, are those of a group of one.
 
-Models come from memory of the CPU and go back there. Means over neighbours, drift, PQ pruning and growth at
-random are done there too, natively: the same numbers as without a GPU, for the same inputs.
+Models come from memory of the CPU and go back there. Means over neighbours, drift and growth at random are
+done there too, natively: the same numbers as without a GPU, for the same inputs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,12 @@ from fl.train.report import Report
 from fl.train.setting import Setting
 from fl.train.stop import Stop
 from fl.train.trainer import Turn
-from fl.train.visit import Move, Start, Visit, Visited
-from sparse_engine.program.batches import Trained
+from fl.train.visit import Start, Visit, Visited
+from sparse_engine.program.gpu import session as gpu
 from sparse_engine.program.gpu.fit import clients_at_once
 from sparse_engine.program.gpu.one import OneClient
-from sparse_engine.program.gpu.session import GroupSession, NotFinite
+from sparse_engine.program.gpu.plan import NotOnGpu
+from sparse_engine.program.gpu.session import GroupSession
 
 MOST = 256  # clients of a group
 
@@ -76,35 +77,50 @@ class _Group:
         self._setting, self._t, self._visit = worker.setting.at(t), t, visit
 
     def run(self, starts: Mapping[int, Start], stop: Stop) -> dict[int, Visited]:
-        began, visit = perf_counter(), self._visit
+        began = perf_counter()
         draws = [Draws(self._data, self._setting, k, self._t) for k in starts]
         models = [se.average(s.own, s.neighbours, mask=s.mask) for s in starts.values()]
-        reports = self._train(draws, models, stop)
+        done = self._done(draws, models, stop)
+        reports = [self._report(*row) for row in zip(draws, done, strict=True)]
         drifts = [self._drift(*pair) for pair in zip(models, starts.values(), strict=True)]
-        pruned = [self._pruned(model) for model in models]
-        masks: Sequence[se.Bitmap | None] = [None] * len(models)
-        if visit.move is not None:
-            masks, grown = self._moved(visit.move, draws, pruned)
-            reports = [report.plus(work) for report, work in zip(reports, grown, strict=True)]
+        masks = [self._mask(*row) for row in zip(draws, done, strict=True)]
         seconds = (perf_counter() - began) / len(models)
-        rows = zip(starts, models, pruned, reports, drifts, masks, strict=True)
+        rows = zip(starts, done, reports, drifts, masks, strict=True)
         return {
-            k: Visited(model, left, replace(report, train_s=seconds), drift, mask)
-            for k, model, left, report, drift, mask in rows
+            k: Visited(one.model, one.pruned, replace(report, train_s=seconds), drift, mask)
+            for k, one, report, drift, mask in rows
         }
 
-    def _train(self, draws: Sequence[Draws], models: Sequence[se.Model], stop: Stop) -> list[Report]:
-        local = self._visit.local
+    def _done(self, draws: Sequence[Draws], models: Sequence[se.Model], stop: Stop) -> list[gpu.Visited]:
+        visit, local = self._visit, self._visit.local
         given, tests = [d.training(local) for d in draws], [d.tests(local.batch_size) for d in draws]
         how = training_of(local, (), stop, models[0] if local.pull is not None else None)
-        done = self._session.train(models, given, how, tests, batch=local.batch_size)
-        return [self._report(*row) for row in zip(draws, models, done, strict=True)]
+        prune = None if visit.prune is None else gpu.Prune(visit.prune.config, visit.prune.target_density)
+        grow, move = None, visit.move
+        if move is not None and move.by_last_batch:
+            raise NotOnGpu(
+                'there is no GPU version of growth by the last batch (grow_from = "last_batch") yet'
+            )
+        if move is not None and move.grow == "gradient":
+            size = move.batches * self._setting.training.batch_size
+            grow = gpu.Grow(move.fraction, [d.growth(move.batches) for d in draws], size)
+        try:
+            return self._session.visit(
+                models, given, how, tests, prune=prune, grow=grow, batch=local.batch_size
+            )
+        except gpu.NotFinite as wrong:
+            raise not_finite(f"gradient of {wrong.name}", self._where(draws[wrong.client].k)) from None
 
-    def _report(self, draws: Draws, model: se.Model, done: Trained) -> Report:
-        checked(done, self._where(draws.k))
-        local = self._visit.local
-        given, tests = draws.training_size(local), draws.num_tests
-        return report_of(done, self._setting, model.bitmap, local.passes, len(draws.samples), tests, given)
+    def _report(self, draws: Draws, done: gpu.Visited) -> Report:
+        checked(done.trained, self._where(draws.k))
+        local, setting, n = self._visit.local, self._setting, len(draws.samples)
+        sizes = n, draws.num_tests, draws.training_size(local)
+        report = report_of(done.trained, setting, done.model.bitmap, local.passes, *sizes)
+        move = self._visit.move
+        if move is None or move.grow == "random":
+            return report
+        grown = min(move.batches * setting.training.batch_size, n)
+        return report.plus(Report(flop=setting.cost.dense_training(grown)))
 
     def _drift(self, model: se.Model, start: Start) -> float | None:
         if self._visit.drift is None:
@@ -112,25 +128,12 @@ class _Group:
         origin = self._worker.initial.with_pattern(start.first_mask or start.mask)
         return se.drift(model, origin, squared=self._visit.drift == "squared")
 
-    def _pruned(self, model: se.Model) -> se.Model:
-        how = self._visit.prune
-        return model if how is None else se.prune_pqi(model, how.config, target_density=how.target_density)
-
-    def _moved(
-        self, move: Move, draws: Sequence[Draws], models: Sequence[se.Model]
-    ) -> tuple[list[se.Bitmap], list[Report]]:
-        if move.grow == "random":
-            seeds = [self._worker.seed("grow", self._t, d.k) for d in draws]
-            pairs = zip(models, seeds, strict=True)
-            grown = [se.rigl(m, None, move.fraction, grow="random", seed=seed).bitmap for m, seed in pairs]
-            return grown, [Report()] * len(models)
-        given = [d.growth(move.batches) for d in draws]
-        size = move.batches * self._setting.training.batch_size
-        try:
-            masks = self._session.grow(models, move.fraction, given, batch=size)
-        except NotFinite as wrong:
-            raise not_finite(f"gradient of {wrong.name}", self._where(draws[wrong.client].k)) from None
-        return masks, [Report(flop=self._setting.cost.dense_training(each.size)) for each in given]
+    def _mask(self, draws: Draws, done: gpu.Visited) -> se.Bitmap | None:
+        move = self._visit.move
+        if move is None or move.grow == "gradient":
+            return done.mask
+        seed = self._worker.seed("grow", self._t, draws.k)
+        return se.rigl(done.pruned, None, move.fraction, grow="random", seed=seed).bitmap
 
     def _where(self, k: int) -> str:
         return f"client {k}, round {self._t}"

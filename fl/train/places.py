@@ -6,7 +6,7 @@ from fl.errors import ConfigError
 from fl.train.path import Path
 from sparse_engine.program.gpu import cards
 from sparse_engine.program.gpu.cards import NoCard
-from sparse_engine.program.gpu.chain import NotOnGpu, chain
+from sparse_engine.program.gpu.plan import NotOnGpu, plan
 
 CPU = "cpu"
 ONLY_CPU = (CPU,)
@@ -38,7 +38,7 @@ def check(path: Path, places: Places) -> None:
     if path.graph is None:
         raise ConfigError(f"device: expected clients that train as a program on {gpus[0]}, got {path}")
     try:
-        chain(path.graph)
+        plan(path.graph)
     except NotOnGpu as missing:
         raise ConfigError(f"device: expected a network that runs on {gpus[0]}: {missing}") from None
 

@@ -7,6 +7,7 @@ transpose  Bitmap of one matrix -> column pointers, rows, and where the packed v
 """
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -33,6 +34,12 @@ def make(words: Tensor, segments: Segments | Sequence[int]) -> Bitmap:
     return Bitmap(words, segments, offsets)
 
 
+def counted(words: Tensor, segments: Segments, stored: Sequence[int]) -> Bitmap:
+    """A Bitmap over `words` that came of one by an operation: how much each segment stores is known, and the
+    bits that pad it are 0."""
+    return Bitmap(words, segments, torch.tensor([0, *accumulate(stored)], dtype=torch.int64))
+
+
 def from_mask(mask: Tensor, segments: Segments | Sequence[int] | None = None) -> Bitmap:
     """The Bitmap of a bool tensor: one segment, or the concatenation of several."""
     segments = Segments((mask.numel(),)) if segments is None else segments
@@ -57,7 +64,7 @@ def to_mask(bitmap: Bitmap) -> Tensor:
 def full(segments: Segments | Sequence[int], device: torch.device | str = "cpu") -> Bitmap:
     """Everything stored."""
     segments = segments if isinstance(segments, Segments) else Segments(tuple(segments))
-    return complement(make(memory.plain(segments.num_words, torch.int64, device).zero_(), segments))
+    return counted(_everything(segments, torch.device(device)).clone(), segments, segments.sizes)
 
 
 def to(bitmap: Bitmap, device: torch.device | str) -> Bitmap:
@@ -70,10 +77,21 @@ def to(bitmap: Bitmap, device: torch.device | str) -> Bitmap:
 
 def complement(bitmap: Bitmap) -> Bitmap:
     """What `bitmap` does not store; the padding stays zero."""
-    words = bitmap.words.bitwise_not()
-    ends, keep = (x.to(words.device) for x in bitmap.segments.ragged)
-    words[ends] &= keep
-    return make(words, bitmap.segments)
+    segments = bitmap.segments
+    words = bitmap.words ^ _everything(segments, bitmap.words.device)
+    return counted(words, segments, [n - d for n, d in zip(segments.sizes, bitmap.stored, strict=True)])
+
+
+def _everything(segments: Segments, device: torch.device) -> Tensor:
+    """Words with every bit that is no padding; kept with the segments."""
+
+    def made() -> Tensor:
+        words = memory.plain(segments.num_words, torch.int64).fill_(-1)
+        ends, keep = segments.ragged
+        words[ends] = keep
+        return words.to(device)
+
+    return segments.derived.of(f"everything {device}", made)
 
 
 def csr(bitmap: Bitmap, rows: int) -> Csr:

@@ -67,21 +67,25 @@ def input_gradient(
     dx: Tensor,
     before: Layer | None = None,
     gate: Tensor | None = None,
+    more: bool = False,
 ) -> None:
     """Writes the gradient of x into dx; with `before`, the layer that made x, the gradient of its z instead.
 
     gate  what `before` wrote, where it has a gate
+    more  adds it to what dx has; not with `before`
     """
     layer = group.network.layers[number]
     _check_arena(group, arena=arena)
     batch = _check_images(group, layer.z_shape, dz=dz)
     _check_images(group, layer.x_shape if before is None else before.z_shape, batch, dx=dx)
     if before is not None:
+        if more:
+            raise ValueError("expected a gradient that is added to one of x, got `more` with `before`")
         if torch.Size(before.y_shape).numel() != torch.Size(layer.x_shape).numel():
             raise ValueError(f"expected a layer before it that makes {layer.x_shape}, got {before.y_shape}")
         shape = (group.clients, *before.y_shape, batch)
         _check_gate(before, dx.new_empty(0).expand(0), gate, shape)
-    _call("group_input_gradient", dz.device, group, number, arena, dz, dx, before, gate)
+    _call("group_input_gradient", dz.device, group, number, arena, dz, dx, before, gate, more)
 
 
 def weight_gradient(group: Group, images: Sequence[Images], gradients: Tensor) -> None:

@@ -98,6 +98,7 @@ def group_input_gradient(
     dx: Tensor,
     before: Layer | None,
     gate: Tensor | None,
+    more: bool,
 ) -> None:
     layer = group.network.layers[number]
     weights, _ = _weights(group, number, arena)
@@ -105,9 +106,8 @@ def group_input_gradient(
         x = torch.zeros(*layer.x_shape, dz.shape[-1], dtype=dz.dtype, device=dz.device, requires_grad=True)
         with torch.enable_grad():
             (found,) = torch.autograd.grad(_convolved(layer, x, weights[g], None), x, dz[g])
-        dx[g] = (
-            found.view(dx.shape[1:]) if before is None or gate is None else _opened(before, found, gate[g])
-        )
+        ours = found.view(dx.shape[1:]) if before is None or gate is None else _opened(before, found, gate[g])
+        dx[g] = dx[g] + ours if more else ours
 
 
 def _opened(before: Layer, dy: Tensor, gate: Tensor) -> Tensor:

@@ -268,6 +268,7 @@ def _input_gradient_kernel(
     pool_height: tl.int64,
     pool_width: tl.int64,
     gated: tl.int64,
+    more: tl.int64,
     B: tl.constexpr,
     ROWS: tl.constexpr,
     PIXELS: tl.constexpr,
@@ -327,18 +328,18 @@ def _input_gradient_kernel(
             mine = ((i < down) | (y == rows_of_y - 1)) & ((j < across) | (x == columns_of_y - 1))
             open_here = (place == i * across + j) & (i < down) & (j < across)
             address = (to + i * before_width + j) * B
-            tl.store(
-                DX + (address[:, :, None] + b[None, None, :]),
-                tl.where(open_here, dx, 0.0),
-                mask=kept & mine[:, :, None],
-            )
+            there = DX + (address[:, :, None] + b[None, None, :])
+            value = tl.where(open_here, dx, 0.0)
+            if more != 0:
+                value += tl.load(there, mask=kept & mine[:, :, None], other=0)
+            tl.store(there, value, mask=kept & mine[:, :, None])
 
 
 _input_gradient = {
     (b, linear): tile.Config(
         "group_input_gradient",
         _input_gradient_kernel,
-        "*fp32 *fp32 *i32 *i32 *fp32 *u8" + " i64" * 18,
+        "*fp32 *fp32 *i32 *i32 *fp32 *u8" + " i64" * 19,
         {**_tiles(b)[linear], "LINEAR": linear},
     )
     for b in BATCHES
@@ -355,6 +356,7 @@ def group_input_gradient(
     dx: Tensor,
     before: Layer | None,
     gate: Tensor | None,
+    more: bool,
 ) -> None:
     network = group.network
     layer, how = network.layers[number], network.layers[number].geometry
@@ -367,7 +369,7 @@ def group_input_gradient(
         _programs(group, config, how.in_channels, prod(layer.size)),
         *(dz, arena, group.index.turned, group.index.columns, dx, _none(dx) if gate is None else gate),
         *(network.first_columns[number], network.first_columns[-1], prod(layer.z_shape), *layer.size),
-        *(how.in_channels, *layer.out, how.stride, *how.padding, *gates, int(gate is not None)),
+        *(how.in_channels, *layer.out, how.stride, *how.padding, *gates, int(gate is not None), int(more)),
     )
 
 
@@ -471,19 +473,25 @@ def _work(group: Group, linear: bool, step: int, dense: bool) -> Tensor:
     """int64 [programs, 5]: first entry, end, layer, client, and where the first one's gradient goes."""
     network, nnz, layers = group.network, group.bitmap.nnz, len(group.network.layers)
     offsets, starts = group.bitmap.offsets.tolist(), group.bitmap.segments.dense.tolist()
-    found: list[tuple[int, int, int, int, int]] = []
+    parts: list[tuple[int, int, int, int, int]] = []
     for g in range(group.clients):
         for number, layer in enumerate(network.layers):
             if layer.linear != linear:
                 continue
             s = g * layers + number
             if dense:
-                parts = [(starts[number], starts[number + 1], starts[s])]
-            else:
-                parts = [(offsets[s], offsets[s + 1], offsets[s])]
-                if layer.bias is not None:
-                    lo = nnz + g * network.num_rest + layer.bias
-                    parts.append((lo, lo + layer.geometry.out_channels, lo))
-            for lo, hi, into in parts:
-                found += [(at, min(at + step, hi), number, g, into + at - lo) for at in range(lo, hi, step)]
-    return torch.tensor(found, dtype=torch.int64).reshape(-1, 5)
+                parts.append((starts[number], starts[number + 1], number, g, starts[s]))
+                continue
+            parts.append((offsets[s], offsets[s + 1], number, g, offsets[s]))
+            if layer.bias is not None:
+                lo = nnz + g * network.num_rest + layer.bias
+                parts.append((lo, lo + layer.geometry.out_channels, number, g, lo))
+    table = torch.tensor(parts, dtype=torch.int64).reshape(-1, 5)
+    programs = -(-(table[:, 1] - table[:, 0]) // step)
+    found = table.repeat_interleave(programs, 0)
+    first = (programs.cumsum(0) - programs).repeat_interleave(programs)
+    done = (torch.arange(len(found)) - first) * step
+    found[:, 0] += done
+    found[:, 4] += done
+    found[:, 1] = found[:, 1].minimum(found[:, 0] + step)
+    return found

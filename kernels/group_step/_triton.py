@@ -235,6 +235,7 @@ _sgd = {
         "*fp32 *fp32 *fp32 *i64 *i32 *i64 *fp32 *fp64 i64 i64",
         {"MOMENTUM": momentum, "CLIPPED": clipped},
         tile.RUN_WARPS,
+        registers=96 if clipped else None,
     )
     for momentum in (True, False)
     for clipped in (True, False)

@@ -22,15 +22,29 @@ from sparsefl.kernels.layout import Bitmap
 _call = registry.bind(__name__)
 
 
-def select(x: Tensor, candidates: Bitmap, k: Tensor, *, largest: bool = False, dense: bool = False) -> Bitmap:
-    """The chosen entries: a subset of `candidates` with exactly k[l] entries in segment l."""
-    return bitmaps.make(_chosen(x, candidates, k, largest, dense), candidates.segments)
+def select(
+    x: Tensor,
+    candidates: Bitmap,
+    k: Tensor,
+    *,
+    largest: bool = False,
+    dense: bool = False,
+    later: list[Tensor] | None = None,
+) -> Bitmap:
+    """The chosen entries: a subset of `candidates` with exactly k[l] entries in segment l.
+
+    later  on a GPU, takes a number instead of a ValueError, int32 [1]: 2 if a candidate is NaN (it counts as
+           the largest), 1 if one is infinite, else 0. Who asks several things waits once
+    """
+    return bitmaps.counted(_chosen(x, candidates, k, largest, dense, later), candidates.segments, k.tolist())
 
 
-def drop(x: Tensor, stored: Bitmap, k: Tensor) -> Bitmap:
-    """`stored` without the k[l] smallest |x| of every segment l; x is packed."""
-    words = _chosen(x, stored, k, largest=False, dense=False)
-    return bitmaps.make(words.bitwise_xor_(stored.words), stored.segments)  # they are a subset
+def drop(x: Tensor, stored: Bitmap, k: Tensor, later: list[Tensor] | None = None) -> Bitmap:
+    """`stored` without the k[l] smallest |x| of every segment l; x is packed. `later`: as `select`'s."""
+    words = _chosen(x, stored, k, largest=False, dense=False, later=later)
+    words.bitwise_xor_(stored.words)  # they are a subset
+    left = [d - n for d, n in zip(stored.stored, k.tolist(), strict=True)]
+    return bitmaps.counted(words, stored.segments, left)
 
 
 def grow(kept: Bitmap, scores: Mapping[int, Tensor], k: Tensor, words: Tensor) -> None:
@@ -57,7 +71,9 @@ def grow(kept: Bitmap, scores: Mapping[int, Tensor], k: Tensor, words: Tensor) -
         raise ValueError("expected numbers to select from, got NaN")
 
 
-def _chosen(x: Tensor, candidates: Bitmap, k: Tensor, largest: bool, dense: bool) -> Tensor:
+def _chosen(
+    x: Tensor, candidates: Bitmap, k: Tensor, largest: bool, dense: bool, later: list[Tensor] | None = None
+) -> Tensor:
     """The words of `select`."""
     checks.flat(x=x)
     checks.same_device(x=x, candidates=candidates.words)
@@ -70,9 +86,15 @@ def _chosen(x: Tensor, candidates: Bitmap, k: Tensor, largest: bool, dense: bool
     wanted, most = k.view(-1).tolist(), candidates.stored
     if k.dim() != 1 or len(wanted) != len(most) or not all(map(_fits, wanted, most)):
         raise ValueError(f"expected 0 <= k <= {list(most)} for each tensor, got {k.tolist()}")
-    words = memory.plain(candidates.words.shape, torch.int64, candidates.words.device).zero_()
-    if x.numel() and any(wanted):
-        if not _call("select", x.device, x, candidates, k, largest, dense, words):
+    words = memory.plain(candidates.words.shape, torch.int64, candidates.words.device)
+    asked = x.numel() and any(wanted)
+    if not asked or words.device.type == "cpu":  # kernels of GPUs write every word
+        words.zero_()
+    if asked:
+        fine = _call("select", x.device, x, candidates, k, largest, dense, words)
+        if later is not None and isinstance(fine, Tensor):
+            later.append(fine)
+        elif fine.item() == 2 if isinstance(fine, Tensor) else not fine:
             raise ValueError("expected numbers to select from, got NaN")
     return words
 

@@ -15,6 +15,7 @@ After 4 passes prefix_l is the k-th key itself, and k_l how many of those equal 
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 import triton
@@ -46,7 +47,7 @@ def _histogram_kernel(X, C, PREFIX, H, BAD, shift: tl.int64, LARGEST: tl.constex
     bad = tl.zeros([tile.RUN], tl.int32)
     for at in range(tile.run_start(lo), hi, tile.RUN):
         x = tile.load_run(X, at, lo, hi, ALIGNED)
-        bad |= (x != x).to(tl.int32)
+        bad = tl.maximum(bad, tl.where(x != x, 2, (tl.abs(x) == float("inf")).to(tl.int32)))
         key = _key(x, LARGEST) >> shift.to(tl.int32)
         h += tl.histogram(key & (BINS - 1), BINS, mask=tile.within(at, lo, hi) & (key >> 8 == prefix))
     tl.atomic_max(BAD, tl.max(bad, 0))
@@ -86,16 +87,16 @@ def _ties_kernel(X, WORDS, T, RANKS, PREFIX, TIES, LARGEST: tl.constexpr):
 
 
 @tile.kernel
-def _choose_kernel(X, WORDS, T, RANKS, PREFIX, TIES, K, BAD, OUT, LARGEST: tl.constexpr):
+def _choose_kernel(X, WORDS, T, RANKS, PREFIX, TIES, UP_TO, K, OUT, LARGEST: tl.constexpr):
     b = tl.program_id(0).to(tl.int64)
     word, _, size = tile.block_row(T, b)
     below, ties = _load_keys(X, WORDS, T, RANKS, PREFIX, b, word, size, LARGEST)
     segment, first = tl.load(T + b * tile.FIELDS + 3), tl.load(T + b * tile.FIELDS + 4)
-    before = tl.load(TIES + b) - tl.load(TIES + first)  # ties in earlier blocks of the segment
+    # ties in earlier blocks of the segment; UP_TO counts those of a block too
+    before = (tl.load(UP_TO + b) - tl.load(TIES + b)) - (tl.load(UP_TO + first) - tl.load(TIES + first))
     left = tl.maximum(tl.load(K + segment) - before, 0)
     taken = ties & (tile.packed(tile.to_words(ties)) < left)
-    if tl.load(BAD) == 0:
-        tile.store_words(OUT, word, size, tile.to_words(below | taken))
+    tile.store_words(OUT, word, size, tile.to_words(below | taken))
 
 
 _histogram = {
@@ -113,42 +114,53 @@ _descend = tile.Config("select", _descend_kernel, "*i64 *i32 *i64 i64", {})
 _TILE = "*fp32 *i64 *i64 *i64 *i32 *i64"
 _ties = {large: tile.Config("select", _ties_kernel, _TILE, {"LARGEST": large}) for large in (True, False)}
 _choose = {
-    large: tile.Config("select", _choose_kernel, _TILE + " *i64 *i32 *i64", {"LARGEST": large})
+    large: tile.Config("select", _choose_kernel, _TILE + " *i64 *i64 *i64", {"LARGEST": large})
     for large in (True, False)
 }
 
 
 @register("select", "triton")
-def select(x: Tensor, candidates: Bitmap, k: Tensor, largest: bool, dense: bool, words: Tensor) -> bool:
-    """Writes the chosen bits into words; False, and nothing written, when a candidate is NaN."""
+def select(x: Tensor, candidates: Bitmap, k: Tensor, largest: bool, dense: bool, words: Tensor) -> Tensor:
+    """Writes the chosen bits into words; 2 if a candidate is NaN, as if it were the largest, 1 if one is
+    infinite, else 0. Who asks waits."""
     tile.float32(x=x)
     if dense:
         x, scores = x.new_empty(candidates.nnz), x
         tile.pack(scores, candidates, x)
-    new = lambda n, dtype: torch.zeros(n, dtype=dtype, device=x.device)  # noqa: E731
-    prefix, bad = new(len(k), torch.int32), new(1, torch.int32)
+    segments, bins = len(k), len(_SHIFTS) * BINS.value
+    zeros = torch.zeros(segments * (bins + 1) + 1, dtype=torch.int64, device=x.device)
+    histogram, numbers = zeros[: segments * bins].view(len(_SHIFTS), segments, -1), zeros[segments * bins :]
+    prefix, bad = numbers.view(torch.int32)[:segments], numbers.view(torch.int32)[-1:]
     k = tile.send(k.clone(), x.device)  # a copy: it counts down
-    _kth_keys(x, candidates.offsets, k, prefix, bad, largest)
+    _kth_keys(x, candidates.offsets, k, prefix, bad, histogram, largest)
     table = tile.blocks(candidates.segments, x.device)
-    ties = new(len(table), torch.int64)
+    ties = torch.empty(len(table), dtype=torch.int64, device=x.device)
     keys = x, candidates.words, table, tile.ranks(candidates), prefix
     _ties[largest].launch(len(table), *keys, ties)
-    ties = ties.cumsum(0) - ties
-    _choose[largest].launch(len(table), *keys, ties, k, bad, words)
-    return not bad.item()
+    _choose[largest].launch(len(table), *keys, ties, ties.cumsum(0), k, words)
+    return bad
 
 
 @register("grow", "triton")
 def grow(kept: Bitmap, scores: Mapping[int, Tensor], k: Tensor, words: Tensor) -> bool:
     """False when a candidate is NaN."""
-    return _by_layer.grow(select, kept, scores, k, words)
+    return _by_layer.grow(_checked, kept, scores, k, words)
 
 
-def _kth_keys(x: Tensor, offsets: Tensor, k: Tensor, prefix: Tensor, bad: Tensor, largest: bool) -> None:
-    """In place: prefix <- the k-th key of each segment, k <- how many like it to take, bad <- is any NaN?"""
+def _checked(*given: Any) -> bool:
+    """`select`, and a look at what it says."""
+    return select(*given).item() < 2
+
+
+def _kth_keys(
+    x: Tensor, offsets: Tensor, k: Tensor, prefix: Tensor, bad: Tensor, histogram: Tensor, largest: bool
+) -> None:
+    """In place: prefix <- the k-th key of each segment, k <- how many like it to take, bad <- as `select`.
+
+    histogram: 0, [passes, segments, BINS]
+    """
     chunks = tile.send(tile.chunks(offsets), x.device)
     config = _histogram[largest, tile.aligned(x)]
-    histogram = torch.zeros(len(_SHIFTS), len(k), BINS.value, dtype=torch.int64, device=x.device)
     for shift, h in zip(_SHIFTS, histogram, strict=True):
         config.launch(len(chunks), x, chunks, prefix, h, bad, shift)
         _descend.launch(triton.cdiv(len(k), _GROUP.value), h, prefix, k, len(k))

@@ -89,7 +89,12 @@ def prune_counts(state: Model, cfg: PQIConfig = PQIConfig()) -> Tensor:  # noqa:
     sick = [name for name, i in zip(state.layout.names, index.tolist(), strict=True) if math.isnan(i)]
     if sick:
         raise ValueError(f"expected finite numbers to prune, got others in {sick}")
-    d, exponent = state.bitmap.counts, cfg.q / (cfg.q - cfg.p)
+    return counts_of(index, state.bitmap.counts, cfg)
+
+
+def counts_of(index: Tensor, d: Tensor, cfg: PQIConfig) -> Tensor:
+    """Return c of weights with these PQ indices and numbers of stored entries."""
+    exponent = cfg.q / (cfg.q - cfg.p)
     kept = (1 + cfg.eta_c) ** -exponent * (1 - index) ** (cfg.p * exponent)  # r / d
     if cfg.round_up:
         c = torch.minimum(cfg.gamma * (d - (d * kept).ceil()), cfg.beta * d).floor().long()
@@ -118,9 +123,14 @@ def prune_pqi(
     """
     c = prune_counts(state, cfg)
     if target_density is not None:
-        check_density(target_density, "target_density")
-        c = _share(c, state.bitmap.nnz - _fewest(target_density, state.bitmap.segments.numel))
+        c = bounded(c, state.bitmap.nnz, state.bitmap.segments.numel, target_density)
     return state.with_pattern(without_smallest(state, c))
+
+
+def bounded(c: Tensor, stored: int, numel: int, target_density: float) -> Tensor:
+    """Return c of a model's weights, scaled down where pruning would pass the target."""
+    check_density(target_density, "target_density")
+    return _share(c, stored - _fewest(target_density, numel))
 
 
 def keep_largest(state: Model, k: Tensor) -> Model:

@@ -15,8 +15,8 @@ from programs import made
 import sparse_engine as se
 from sparse_engine.models import lenet5
 from sparse_engine.program.batches import Batches, Data, Training
-from sparse_engine.program.gpu import session as group_session
-from sparse_engine.program.gpu.session import GroupSession
+from sparse_engine.program.gpu import state as group_state
+from sparse_engine.program.gpu.session import GroupSession, Grow, Prune
 from sparsefl.kernels import bitmap
 from sparsefl.kernels.drift import drift
 from sparsefl.kernels.layout import Packed
@@ -157,7 +157,7 @@ def test_a_step_of_a_group_of_lenets_is_14_launches_and_no_wait(card):
     session = GroupSession(graph, "cuda")
     steps = []
     with mock.patch.object(
-        group_session,
+        group_state,
         "repeat",
         lambda step, times, *_: steps.extend(counted(card, step) for _ in range(times)),
     ):
@@ -166,13 +166,46 @@ def test_a_step_of_a_group_of_lenets_is_14_launches_and_no_wait(card):
 
 
 @pytest.mark.parametrize("clients", [1, 3])
-def test_a_training_waits_a_few_times_whatever_the_group(card, clients):
-    graph, models, batches = lenets(clients)
-    session = GroupSession(graph, "cuda")
-    with mock.patch.object(group_session, "repeat", lambda step, times, *_: 0):  # all but the steps
-        _, syncs = counted(card, lambda: session.train(models, batches, Training(lr=0.1)))
-    to_card = card.events["sync:cpu->cuda"]
-    assert syncs - to_card == 2, card.events  # the trained numbers, and the losses
+@pytest.mark.parametrize("prune", [None, Prune(se.PQIConfig(), 0.1)])
+def test_a_round_waits_once_whatever_the_group_and_twice_where_it_prunes(card, clients, prune):
+    """Tests, training, tests, pruning and growth of every client."""
+    graph, models = tiny_clients(clients)
+    batches = shares(pictures(graph), epochs=1)[:clients]
+    session, grow = GroupSession(graph, "cuda"), Grow(0.3, batches)
+
+    def a_round():
+        how = Training(lr=0.1, max_norm=1.0)
+        session.visit([m.clone() for m in models], batches, how, batches, prune=prune, grow=grow)
+
+    with mock.patch.object(group_state, "repeat", lambda step, times, *_: step() or 1):
+        a_round()  # the data set and tables of the network are kept
+        _, syncs = counted(card, a_round)
+    assert syncs == (1 if prune is None else 2), card.events
+
+
+def test_pruning_and_growth_of_a_group(card):
+    """RigL, and the pruning before it, of 4 layers; means over neighbours are the CPU's. The passes of growth
+    and the index of the pruned group are those of a training, and not counted."""
+    found = []
+    for clients in (1, 3):
+        graph, models = tiny_clients(clients)
+        batches = shares(pictures(graph), epochs=1)[:clients]
+        session = GroupSession(graph, "cuda")
+        state, feed = session._state(models), session._feed(batches, 5, first_only=True)
+        nothing = mock.patch.object(group_state.Feed, "backward", lambda *_: None)
+        index = mock.patch.object(group_state.group_conv, "make", lambda *_, state=state: state.group)
+        gradient = mock.patch.object(
+            group_state.group_conv, "dense_gradient", lambda *given: given[-1].fill_(1)
+        )
+        state.pruned(se.PQIConfig(), 0.1)  # tables are kept
+        with nothing, gradient:
+            state.moved(feed, 0.3)
+            moved = counted(card, lambda: state.moved(feed, 0.3))  # noqa: B023
+            with index:
+                pruned = counted(card, lambda: state.pruned(se.PQIConfig(), 0.1))  # noqa: B023
+        assert (moved[1] - card.events["sync:cpu->cuda"], pruned[1]) == (0, 1), (moved, pruned, card.events)
+        found.append((moved[0], pruned[0]))
+    assert found[0] == found[1] and sum(found[0]) <= 60, found
 
 
 def test_growth_of_a_group_takes_as_many_launches_as_that_of_one_client(card):

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from sparse_engine.program.gpu import cards
 from sparse_engine.program.gpu.cards import NoCard
+from sparse_engine.program.gpu.plan import Plan
 from sparse_engine.program.gpu.session import GroupSession
-from sparsefl.kernels.group import Network, lanes_for
+from sparsefl.kernels.group import lanes_for
 
 FEWEST, MOST = 16, 256
 CACHE_SHARE, MEMORY_SHARE = 0.75, 0.8
@@ -23,14 +24,13 @@ class Need(NamedTuple):
     all: int
 
 
-def need(network: Network, stored: int, batch: int) -> Need:
+def need(plan: Plan, stored: int, batch: int) -> Need:
     """Of a client that stores so many entries. An entry of the index has 16 bytes, twice; growth holds a
     dense gradient, its candidates and their keys."""
-    lanes = lanes_for(batch)
-    images = sum(prod(layer.x_shape) + prod(layer.z_shape) + prod(layer.y_shape) for layer in network.layers)
+    lanes, network = lanes_for(batch), plan.network
     gates = sum(prod(layer.y_shape) for layer in network.layers if layer.gated)
     numbers = stored + network.num_rest
-    step = lanes * (4 * images + gates) + numbers * (12 + 32)
+    step = lanes * (4 * plan.numbers + gates) + numbers * (12 + 32)
     return Need(step, step + 24 * numbers + 16 * sum(network.sizes))
 
 
@@ -39,7 +39,7 @@ def clients_at_once(session: GroupSession, stored: int, batch: int) -> int:
     device = str(session.device)
     if session.device.type != "cuda":
         return MOST
-    wanted = need(session.chain.network, stored, batch)
+    wanted = need(session.plan, stored, batch)
     free = cards.free_memory(device)
     fits = int(MEMORY_SHARE * free) // wanted.all
     if fits < 1:

@@ -1,59 +1,53 @@
-"""One workspace for a group and a batch size: images, gates and gradients of all layers.
+"""One workspace for a group and a batch size: values, gates, gradients, and what norms keep.
 
 Nothing shares memory: weight gradients are computed last, of all layers in one launch, from all images.
 """
 
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import torch
 from torch import Tensor
 
-from sparse_engine.program.gpu.chain import Chain
+from sparse_engine.program.gpu.plan import LayerOp, NormOp, Plan
+from sparse_engine.program.steps import Shape
 from sparsefl.kernels.group_conv import Images
 
 
 class Workspace:
-    """x[l], dz[l], gate[l]: of layer l in the order of `chain.order`; `logits` is what the last one makes."""
+    """value[v], gradient[v]: [G, channels, height, width, B];   gate[l], dz[l]: of layer l;   stats[y]: of
+    the norm that makes y;   images: what the layers saw, in their order."""
 
-    def __init__(self, chain: Chain, clients: int, batch: int, device: torch.device) -> None:
-        layers = [chain.network.layers[number] for number in chain.order]
-        ends = clients, batch
-        floats = [
-            layers[0].x_shape,
-            *(layer.y_shape for layer in layers),
-            *(layer.z_shape for layer in layers),
-        ]
-        self._floats = _cut(floats, ends, torch.float32, device)
-        self.x, self.dz = self._floats[: len(layers)], self._floats[len(layers) + 1 :]
-        for i, (_, layer) in enumerate(pairwise(layers), 1):  # a vector may be the image of the layer before
-            self.x[i] = self.x[i].view(clients, *layer.x_shape, batch)
-        self.logits = self._floats[len(layers)]
-        self._y = [*self._floats[1 : len(layers)], self.logits]
-        gated = [i for i, layer in enumerate(layers) if layer.gated]
-        gates = _cut([layers[i].y_shape for i in gated], ends, torch.uint8, device)
-        self.gate: list[Tensor | None] = [None] * len(layers)
-        for i, gate in zip(gated, gates, strict=True):
-            self.gate[i] = gate
-        numbered = sorted(zip(chain.order, self.x, self.dz, strict=True), key=lambda each: each[0])
-        self.images = [Images(x, dz) for _, x, dz in numbered]
+    def __init__(self, plan: Plan, clients: int, batch: int, device: torch.device) -> None:
+        self._ends, self._device = (clients, batch), device
+        layers = [op for op in plan.ops if isinstance(op, LayerOp)]
+        self.value = self._cut(plan.values, torch.float32)
+        self.gradient = self._cut({v: plan.values[v] for v in plan.needed - plan.direct}, torch.float32)
+        self.dz = self._cut(
+            {op.number: plan.layer(op).z_shape for op in layers if plan.own_dz(op)}, torch.float32
+        )
+        gated = {op.number: plan.layer(op).y_shape for op in layers if plan.layer(op).gated}
+        self.gate = self._cut(gated, torch.uint8)
+        self.stats = {
+            op.y: torch.empty(op.norm.stats_shape(clients, batch), device=device)
+            for op in plan.ops
+            if isinstance(op, NormOp)
+        }
+        for op in layers:
+            if op.number not in self.dz:
+                self.dz[op.number] = self.seen(self.gradient[op.y], plan.layer(op).z_shape)
+        self.logits = self.value[plan.logits]
+        images = {op.number: self.seen(self.value[op.x], plan.layer(op).x_shape) for op in layers}
+        self.images = [Images(images[number], self.dz[number]) for number in sorted(images)]
 
-    @property
-    def y(self) -> list[Tensor]:
-        """What every layer makes."""
-        return self._y
+    def seen(self, x: Tensor, shape: Shape) -> Tensor:
+        """`x` as images of another shape."""
+        return x.view(self._ends[0], *shape, self._ends[1])
 
-    @property
-    def nbytes(self) -> int:
-        return sum(x.nbytes for x in self._floats) + sum(x.nbytes for x in self.gate if x is not None)
-
-
-def _cut(
-    shapes: list[tuple[int, int, int]], ends: tuple[int, int], dtype: torch.dtype, device: torch.device
-) -> list[Tensor]:
-    """Tensors [G, *shape, B] out of one allocation; each is whole numbers of 64 bytes long (B >= 16)."""
-    sizes = [ends[0] * prod(shape) * ends[1] for shape in shapes]
-    whole = torch.empty(sum(sizes), dtype=dtype, device=device)
-    return [
-        part.view(ends[0], *shape, ends[1]) for part, shape in zip(whole.split(sizes), shapes, strict=True)
-    ]
+    def _cut(self, shapes: Mapping[int, Shape], dtype: torch.dtype) -> dict[int, Tensor]:
+        """Tensors [G, *shape, B] out of one allocation; each is whole numbers of 64 bytes long (B >= 16)."""
+        clients, batch = self._ends
+        sizes: Sequence[int] = [clients * prod(shape) * batch for shape in shapes.values()]
+        whole = torch.empty(sum(sizes), dtype=dtype, device=self._device)
+        pairs = zip(whole.split(list(sizes)), shapes.items(), strict=True)
+        return {key: self.seen(part, shape) for part, (key, shape) in pairs}

@@ -3,7 +3,7 @@
 from sparse_engine.model.grow import Growth
 from sparse_engine.model.model import Model
 from sparse_engine.program.batches import Batches, Trained, Training
-from sparse_engine.program.gpu.chain import NotOnGpu
+from sparse_engine.program.gpu.plan import NotOnGpu
 from sparse_engine.program.gpu.session import GroupSession, NotFinite
 from sparse_engine.program.steps import Graph
 from sparsefl.kernels.layout import Bitmap

@@ -1,31 +1,34 @@
-"""Runs a graph for groups of clients on one device: trainings, tests and growth.
+"""Runs a graph for groups of clients on one device: trainings, tests, growth, and whole visits.
 
 A step is a list of launches over one workspace: batches, layers, loss, input gradients, weight gradients of
 all layers, SGD. Nothing of a step passes through the host; what it depends on (the step's number, the rate)
 lies on the card. On a real card all steps after the first are replays of one CUDA graph, captured then.
 
+A visit keeps the group on the card from its tests to its growth, and the host waits once, for all results;
+with a pruning a second time, for the PQ indices.
+
 Results are those of the CPU within rounding: the same samples, draws and rules.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from sparse_engine.model.grow import check_fraction
 from sparse_engine.model.model import Model
+from sparse_engine.model.prune import PQIConfig
 from sparse_engine.program.batches import Batches, Data, Trained, Training
 from sparse_engine.program.gpu import given
-from sparse_engine.program.gpu.chain import NotOnGpu, chain
 from sparse_engine.program.gpu.given import Resident
 from sparse_engine.program.gpu.memory import Workspace
+from sparse_engine.program.gpu.plan import NormOp, NotOnGpu, plan
+from sparse_engine.program.gpu.state import Feed, State
 from sparse_engine.program.steps import Graph
-from sparsefl.kernels import bitmap as bitmaps
-from sparsefl.kernels import devices, group, group_conv, group_step
-from sparsefl.kernels.group import Group
+from sparsefl.kernels import devices
 from sparsefl.kernels.layout import Bitmap
-from sparsefl.kernels.select import drop, select
 
 
 class NotFinite(FloatingPointError):
@@ -36,11 +39,36 @@ class NotFinite(FloatingPointError):
         self.client, self.name = client, name
 
 
+class Prune(NamedTuple):
+    """PQI pruning, not beyond a density."""
+
+    config: PQIConfig
+    target_density: float
+
+
+class Grow(NamedTuple):
+    """RigL by the gradients of these batches, one per client; `batch`: the size that they have if a client
+    has enough samples."""
+
+    fraction: float
+    batches: Sequence[Batches]
+    batch: int = 1
+
+
+class Visited(NamedTuple):
+    """What came of a client's visit; `pruned` is `model` where nothing was pruned."""
+
+    trained: Trained
+    model: Model
+    pruned: Model
+    mask: Bitmap | None
+
+
 class GroupSession:
     """Not for two threads at once."""
 
     def __init__(self, graph: Graph, device: torch.device | str) -> None:
-        self.graph, self.chain = graph, chain(graph)
+        self.graph, self.plan = graph, plan(graph)
         self.device = devices.numbered(device)
         self._workspaces: dict[tuple[int, int], Workspace] = {}
 
@@ -57,41 +85,77 @@ class GroupSession:
         tests  as Session.train's, one per client, which may be empty
         batch  the size that batches have where a client has enough samples: sums are added up for it
         """
+        return [done.trained for done in self.visit(models, batches, how, tests, batch=batch)]
+
+    def visit(
+        self,
+        models: Sequence[Model],
+        batches: Sequence[Batches],
+        how: Training,
+        tests: Sequence[Batches] | None = None,
+        *,
+        prune: Prune | None = None,
+        grow: Grow | None = None,
+        batch: int = 1,
+    ) -> list[Visited]:
+        """Test, train and test every client's model in place, prune it, and move its mask. `tests`, `batch`:
+        as `train`'s. NotFinite: by what gradients a mask would have moved."""
         _check(models, batches, how)
-        before = None if tests is None else self.evaluate(models, tests, batch)
-        ran = _Running(self, models, batches, batch)
-        losses = ran.train(how)
-        given.unstacked(ran.arena, models)
-        after = None if tests is None else self.evaluate(models, tests, batch)
-        found = [_trained(losses[:, g], batches[g], models[g]) for g in range(len(models))]
-        if before is None or after is None:
-            return found
-        return [
-            one._replace(right=right)
-            for one, right in zip(found, zip(before, after, strict=True), strict=True)
+        state = self._state(models)
+        feed = None if tests is None else self._feed(tests, batch)
+        right = [] if feed is None else [state.evaluate(feed)]
+        losses = state.train(self._feed(batches, batch), how)
+        if feed is not None:
+            right.append(state.evaluate(self._feed(tests or (), batch)))
+        left = state if prune is None else state.pruned(*prune)
+        words, gradients = [], None
+        if grow is not None:
+            check_fraction(grow.fraction)
+            moved, gradients = left.moved(
+                self._feed(grow.batches, grow.batch, first_only=True), grow.fraction
+            )
+            words.append(moved)
+        stored = [left.group.bitmap.words] if prune is not None else []
+        numbers = [left.arena] if prune is not None else []
+        found = given.fetched([*stored, *words], [state.arena, losses, *numbers], [*right, *left.flags])
+        given.unstacked(found.floats[0], state.group.bitmap, models, self.plan.dense)
+        self._count(models, batches, len(losses))
+        hits = [each.sum(0).tolist() for each in found.integers[: len(right)]]
+        trained = [
+            _trained(found.floats[1][:, g], batches[g], model, [n[g] for n in hits])
+            for g, model in enumerate(models)
         ]
+        fine = all(one.finite and one.failed is None for one in trained)
+        flags = found.integers[len(right) :]
+        if gradients is not None and fine and any(int(flag) for flag in flags[-2:]):
+            raise self._not_finite(gradients, models)
+        pruned: Sequence[Model] = models
+        if prune is not None:
+            pruned = given.split(left.group.bitmap, found.words[0], found.floats[-1], models, self.plan.dense)
+        masks: Sequence[Bitmap | None] = [None] * len(models)
+        if grow is not None:
+            masks = given.patterns(found.words[-1], pruned)
+        return [Visited(*row) for row in zip(trained, models, pruned, masks, strict=True)]
 
     def evaluate(self, models: Sequence[Model], batches: Sequence[Batches], batch: int = 1) -> list[int]:
         """Return how many samples get their own class, per client."""
         _check(models, batches, None)
-        return _Running(self, models, batches, batch).evaluate()
+        found = self._state(models).evaluate(self._feed(batches, batch))
+        return found.cpu().sum(0).tolist()
 
     def grow(
         self, models: Sequence[Model], fraction: float, batches: Sequence[Batches], batch: int = 1
     ) -> list[Bitmap]:
-        """Return RigL's next pattern of every client by the gradient of its first batch: one selection that
-        drops and one that grows, over all layers of all clients. NotFinite: there is none."""
+        """Return RigL's next pattern of every client by the gradient of its first batch. NotFinite: there is
+        none."""
         check_fraction(fraction)
         _check(models, batches, None)
-        ran = _Running(self, models, batches, batch, first_only=True)
-        gradients = ran.dense_gradients()
-        n = torch.tensor([math.ceil(fraction * d) for d in ran.group.bitmap.stored], dtype=torch.int64)
-        kept = drop(ran.arena[: ran.group.bitmap.nnz], ran.group.bitmap, n)
-        try:
-            grown = select(gradients, bitmaps.complement(kept), n, largest=True, dense=True)
-        except ValueError:
-            raise _not_finite(gradients, models) from None
-        return given.patterns(kept.words | grown.words, models)
+        state = self._state(models)
+        words, gradients = state.moved(self._feed(batches, batch, first_only=True), fraction)
+        found = given.fetched([words], [], state.flags)
+        if any(int(flag) for flag in found.integers):
+            raise self._not_finite(gradients, models)
+        return given.patterns(found.words[0], models)
 
     def resident(self, data: Data) -> Resident:
         """Return the data set on the card; sent the first time."""
@@ -100,102 +164,31 @@ class GroupSession:
     def workspace(self, clients: int, batch: int) -> Workspace:
         """Return the memory for groups and batches of this size; the last one is kept."""
         if (clients, batch) not in self._workspaces:
-            self._workspaces = {(clients, batch): Workspace(self.chain, clients, batch, self.device)}
+            self._workspaces = {(clients, batch): Workspace(self.plan, clients, batch, self.device)}
         return self._workspaces[clients, batch]
 
+    def _state(self, models: Sequence[Model]) -> State:
+        return State(self.plan, *given.stacked(models, self.device, self.plan.dense))
 
-class _Running:
-    """A group with its batches on the card."""
+    def _feed(self, batches: Sequence[Batches], batch: int, first_only: bool = False) -> Feed:
+        order = given.order_of(batches, self.device, first_only, batch)
+        work = self.workspace(len(batches), order.samples.shape[-1])
+        return Feed(self.plan, order, self.resident(given.one_data(batches)), work)
 
-    def __init__(
-        self,
-        session: GroupSession,
-        models: Sequence[Model],
-        batches: Sequence[Batches],
-        batch: int,
-        first_only: bool = False,
-    ) -> None:
-        self.chain, device = session.chain, session.device
-        network, order = self.chain.network, given.order_of(batches, device, first_only, batch)
-        bitmap, self.arena = given.stacked(models, device)
-        self.group: Group = group_conv.make(network, bitmap)
-        self.order, self.steps, self.moves = order.samples, order.steps, order.moves
-        self.data = session.resident(given.one_data(batches))
-        self.work = session.workspace(len(models), self.order.shape[-1])
-        self.clock = torch.zeros(2, dtype=torch.int64, device=device)
-        self.losses = torch.zeros(self.order.shape[:2], device=device)
+    def _not_finite(self, gradients: Tensor, models: Sequence[Model]) -> NotFinite:
+        """Whose gradient is not finite, the first one, and of which weight: the last one, as a pass backward
+        meets them."""
+        sizes, names = self.plan.network.sizes, models[0].layout.names
+        parts = gradients.cpu().split(list(sizes) * len(models))
+        wrong = [divmod(i, len(sizes)) for i, part in enumerate(parts) if not torch.isfinite(part).all()]
+        found = [(g, number) for g, number in wrong if number < len(names)] or [(0, 0)]
+        return NotFinite(found[0][0], names[max(number for g, number in found if g == found[0][0])])
 
-    def train(self, how: Training) -> Tensor:
-        """All steps; the losses [steps, G], on the CPU, nan where they were not computed."""
-        device, clients = self.arena.device, self.group.clients
-        numbers = torch.tensor([how.lr, how.momentum, how.weight_decay, how.max_norm or 0.0]).to(device)
-        gradients = torch.zeros_like(self.arena)
-        velocity = torch.zeros_like(self.arena) if how.momentum else None
-        table = group.runs(self.group.bitmap, clients, self.chain.network.num_rest).to(device)
-        sums = torch.zeros(len(table), dtype=torch.float64, device=device) if how.max_norm else None
-
-        def step() -> None:
-            self.backward()
-            group_conv.weight_gradient(self.group, self.work.images, gradients)
-            if sums is not None:
-                group_step.squares(gradients, table, sums)
-            group_step.sgd_(self.arena, gradients, velocity, table, self.order, self.clock, numbers, sums)
-
-        done = repeat(step, self.steps, lambda: how.stop is not None and bool(how.stop[0]))
-        return self.losses[:done].cpu()
-
-    def evaluate(self) -> list[int]:
-        found = torch.zeros(self.order.shape[:2], dtype=torch.int32, device=self.arena.device)
-
-        def step() -> None:
-            self.forward()
-            group_step.hits(self.work.logits, self.data.labels, self.order, self.clock, found)
-
-        repeat(step, self.steps)
-        return found.sum(0).tolist()
-
-    def dense_gradients(self) -> Tensor:
-        """[G * weights]: those of the first batch."""
-        self.backward()
-        out = torch.empty(self.group.bitmap.segments.numel, device=self.arena.device)
-        group_conv.dense_gradient(self.group, self.work.images, out)
-        return out
-
-    def forward(self) -> None:
-        work, data = self.work, self.data
-        group_step.gather(data.x, data.scale, self.order, self.clock, work.x[0], self.moves)
-        for i, number in enumerate(self.chain.order):
-            group_conv.forward(self.group, number, self.arena, work.x[i], work.y[i], work.gate[i])
-
-    def backward(self) -> None:
-        """Forward, loss, and the gradients of every layer's output."""
-        self.forward()
-        work, layers, order = self.work, self.chain.network.layers, self.chain.order
-        given_labels = self.data.labels, self.order, self.clock
-        group_step.loss(work.logits, *given_labels, self.losses, work.dz[-1])
-        for i in range(len(order) - 1, 0, -1):
-            to = work.dz[i - 1], layers[order[i - 1]], work.gate[i - 1]
-            group_conv.input_gradient(self.group, order[i], self.arena, work.dz[i], *to)
-
-
-def repeat(step: Callable[[], None], times: int, stopped: Callable[[], bool] = lambda: False) -> int:
-    """Run `step` so many times, on a real card by replaying its launches; return how often it ran.
-
-    The first time, kernels are loaded and tables sent; then the launches are captured.
-    """
-    graph: torch.cuda.CUDAGraph | None = None
-    for t in range(times):
-        if stopped():
-            return t
-        if t == 0 or not torch.cuda.is_initialized():  # no driver: an interpreter, or a virtual card
-            step()
-            continue
-        if graph is None:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                step()
-        graph.replay()
-    return times
+    def _count(self, models: Sequence[Model], batches: Sequence[Batches], steps: int) -> None:
+        """Batch norms count their batches."""
+        counts = [op.count for op in self.plan.ops if isinstance(op, NormOp) and op.count is not None]
+        for model, mine in zip(models, batches, strict=True) if counts else ():
+            model.integers[counts] += min(steps, given.steps_of(mine))
 
 
 def _check(models: Sequence[Model], batches: Sequence[Batches], how: Training | None) -> None:
@@ -214,19 +207,8 @@ def _check(models: Sequence[Model], batches: Sequence[Batches], how: Training | 
             raise NotOnGpu(f"there is no GPU version of {what} yet")
 
 
-def _not_finite(gradients: Tensor, models: Sequence[Model]) -> NotFinite:
-    """Whose gradient is not finite, the first one, and of which weight: the last one, as a pass backward
-    meets them."""
-    layout = models[0].layout
-    parts = gradients.cpu().split(list(layout.segments.sizes) * len(models))
-    wrong = [i for i, part in enumerate(parts) if not torch.isfinite(part).all()]
-    layers = len(layout.names)
-    client = wrong[0] // layers
-    return NotFinite(client, layout.names[max(i for i in wrong if i // layers == client) % layers])
-
-
-def _trained(losses: Tensor, batches: Batches, model: Model) -> Trained:
-    """What came of a client's training, from its losses step by step."""
+def _trained(losses: Tensor, batches: Batches, model: Model, right: Sequence[int]) -> Trained:
+    """What came of a client's training, from its losses step by step; `right`: before and after, or empty."""
     sizes = [min(batches.size, batches.samples - at) for at in range(0, batches.samples, batches.size)]
     sizes = (sizes * batches.epochs)[: len(losses)]
     stopped = len(sizes) < len(range(0, batches.samples, batches.size)) * batches.epochs
@@ -236,4 +218,5 @@ def _trained(losses: Tensor, batches: Batches, model: Model) -> Trained:
         if not math.isfinite(summed):
             return Trained(total, seen, (number, summed / n), False, finite)
         total, seen = total + summed, seen + n
-    return Trained(total, seen, None, stopped, finite)
+    both = (right[0], right[1]) if right else None
+    return Trained(total, seen, None, stopped, finite, both)

@@ -1,16 +1,18 @@
 """sparse_engine.program.gpu: a group of clients against the CPU session, client by client."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from groups import pictures, shares, tiny_clients
+from groups import NETWORKS, pictures, shares, tiny_clients
 from helpers import on, variants
 from programs import batches, made, samples
 
 from sparse_engine.model.grow import Growth
 from sparse_engine.program.batches import Training
 from sparse_engine.program.cpu.session import Session
-from sparse_engine.program.gpu.chain import NotOnGpu, chain
+from sparse_engine.program.gpu.plan import LayerOp, NotOnGpu, plan
 from sparse_engine.program.gpu.session import GroupSession
 
 OURS = [
@@ -42,8 +44,48 @@ def test_a_training_is_the_one_of_the_cpu(variant, moved):
 
 
 @pytest.mark.parametrize("variant", OURS)
-def test_growth_is_the_one_of_the_cpu(variant):
-    graph, models = tiny_clients()
+@pytest.mark.parametrize("net", [name for name in NETWORKS if name != "tiny"])
+def test_norms_sums_and_average_pools(variant, net):
+    """A training with tests: models, what batch norms keep and count."""
+    graph, models = tiny_clients(2, net)
+    data = pictures(graph)
+    given, tests = shares(data, epochs=1)[:2], shares(data, epochs=1)[:2]
+    ours, theirs = [m.clone() for m in models], [m.clone() for m in models]
+    with on(variant) as put:
+        found = GroupSession(graph, put.device).train(ours, given, HOW, tests)
+    session = Session(graph)
+    for k in range(2):
+        wanted = session.train(theirs[k], given[k], HOW, tests[k])
+        assert torch.allclose(ours[k].values, theirs[k].values, rtol=1e-4, atol=1e-5)
+        assert torch.allclose(ours[k].rest, theirs[k].rest, rtol=1e-4, atol=1e-5)
+        assert torch.equal(ours[k].integers, theirs[k].integers)
+        assert found[k].loss == pytest.approx(wanted.loss, rel=1e-4)
+        assert found[k].right == wanted.right
+        assert not torch.equal(ours[k].rest, models[k].rest)
+
+
+@pytest.mark.parametrize("variant", OURS)
+@pytest.mark.parametrize("name", ["shared values", "group norms"])
+def test_values_that_many_read(variant, name):
+    """Gradients add up, from sums, layers, norms and pools, in whatever order."""
+    found = [made(name, seed=seed) for seed in range(2)]
+    graph, models = found[0][0], [model for _, model in found]
+    given = [batches(samples(graph, 11, seed), 6) for seed in range(2)]
+    given = [replace(each, data=given[0].data) for each in given]
+    ours, theirs = [m.clone() for m in models], [m.clone() for m in models]
+    how = Training(lr=0.05)
+    with on(variant) as put:
+        GroupSession(graph, put.device).train(ours, given, how)
+    for k in range(2):
+        Session(graph).train(theirs[k], given[k], how)
+        assert torch.allclose(ours[k].values, theirs[k].values, rtol=1e-4, atol=1e-5)
+        assert torch.allclose(ours[k].rest, theirs[k].rest, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", OURS)
+@pytest.mark.parametrize("net", ["tiny", "residual, group norm"])
+def test_growth_is_the_one_of_the_cpu(variant, net):
+    graph, models = tiny_clients(3, net)
     given = shares(pictures(graph), epochs=1)
     with on(variant) as put:
         found = GroupSession(graph, put.device).grow(models, 0.3, given)
@@ -80,14 +122,21 @@ def test_a_stop_is_seen_before_the_next_step(variant):
     assert all(torch.equal(a.values, b.values) for a, b in zip(ours, models, strict=True))
 
 
-@pytest.mark.parametrize("name", ["lenet5", "mlp", "rows"])
-def test_chains(name):
+@pytest.mark.parametrize(
+    "name",
+    ["lenet5", "mlp", "rows", "small_cnn", "resnet18", "resnet18, batch norm", "shared values", "strides"],
+)
+def test_plans(name):
     graph, model = made(name)
-    assert sorted(chain(graph).order) == list(range(len(model.layout.names)))
+    found = plan(graph)
+    layers = [op.number for op in found.ops if isinstance(op, LayerOp)]
+    assert sorted(layers) == list(range(len(model.layout.names)))
+    assert found.direct <= found.needed <= found.values.keys()
+    assert 0 not in found.needed and found.logits in found.needed - found.direct
 
 
 def test_a_layer_has_its_pool_and_relu():
-    layers = chain(made("lenet5")[0]).network.layers
+    layers = plan(made("lenet5")[0]).network.layers
     assert [(layer.pool, layer.relu) for layer in layers] == [
         ((2, 2), True), ((2, 2), True), ((1, 1), True), ((1, 1), True), ((1, 1), False)
     ]  # fmt: skip
@@ -96,10 +145,9 @@ def test_a_layer_has_its_pool_and_relu():
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("batch norm", "there is no GPU version of batch norm"),
-        ("group norms", "there is no GPU version of group norm of 4"),
-        ("shared values", "values that two steps read"),
-        ("groups", "weights that stay dense, or of groups"),
+        ("batch norm", "no GPU version of a batch norm that keeps a mean over all batches"),
+        ("kernel 7, unequal padding", r"no GPU version of an average pool of \(5, 8\) to \(2, 3\)"),
+        ("groups", "no GPU version of convolutions in groups"),
         ("pools", "pool windows that overlap or are padded"),
         ("dropouts", "there is no GPU version of dropout 0.1"),
         ("a window of 289", "no GPU version of pool windows that overlap"),
@@ -108,7 +156,7 @@ def test_a_layer_has_its_pool_and_relu():
 def test_what_has_no_gpu_version_says_so(name, sentence):
     graph = made(name, exempt=("1.*",) if name == "groups" else ())[0]
     with pytest.raises(NotOnGpu, match=sentence):
-        chain(graph)
+        plan(graph)
 
 
 @pytest.mark.parametrize(
