@@ -140,8 +140,8 @@ class GroupSession:
     def evaluate(self, models: Sequence[Model], batches: Sequence[Batches], batch: int = 1) -> list[int]:
         """Return how many samples get their own class, per client."""
         _check(models, batches, None)
-        found = self._state(models).evaluate(self._feed(batches, batch))
-        return found.cpu().sum(0).tolist()
+        feed = self._feed(batches, batch)  # a batch that is too large is refused first
+        return self._state(models).evaluate(feed).cpu().sum(0).tolist()
 
     def grow(
         self, models: Sequence[Model], fraction: float, batches: Sequence[Batches], batch: int = 1
