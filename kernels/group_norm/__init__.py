@@ -65,7 +65,7 @@ def forward(
 ) -> None:
     """Writes y, and in training stats and what a batch norm keeps. order, clock: kernels/group_step."""
     _check(group, norm, arena, x, y, stats, order, clock)
-    _call("group_norm_forward", x.device, group, norm, arena, x, y, stats, order, clock, training)
+    _call("norms_of_group_forward", x.device, group, norm, arena, x, y, stats, order, clock, training)
 
 
 def backward(
@@ -90,7 +90,7 @@ def backward(
     checks.same_shape(arena=arena, gradients=gradients)
     checks.same_shape(x=x, dy=dy, dx=dy if dx is None else dx)
     given = arena, x, y, stats, order, clock, dy, gradients, dx, add
-    _call("group_norm_backward", x.device, group, norm, *given)
+    _call("norms_of_group_backward", x.device, group, norm, *given)
 
 
 def _check(

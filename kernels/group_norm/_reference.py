@@ -22,7 +22,7 @@ def _column(x: Tensor | None, default: float, like: Tensor) -> Tensor:
     return column.view(-1, 1, 1, 1)
 
 
-@register("group_norm_forward", "reference")
+@register("norms_of_group_forward", "reference")
 def group_norm_forward(
     group: Group,
     norm: Norm,
@@ -74,7 +74,7 @@ def _normalised(norm: Norm, x: Tensor, mean: Tensor, rstd: Tensor) -> Tensor:
     return ((sets - mean[:, None]) * rstd[:, None]).view(x.shape)
 
 
-@register("group_norm_backward", "reference")
+@register("norms_of_group_backward", "reference")
 def group_norm_backward(
     group: Group,
     norm: Norm,

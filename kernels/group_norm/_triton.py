@@ -209,7 +209,7 @@ _CONSTANTS = {
 }
 _forward = {
     key: tile.Config(
-        "group_norm_forward",
+        "norms_of_group_forward",
         _forward_kernel,
         "*fp32 *fp32 *fp32 *fp32 *i32 *i64" + " i64" * 11 + " fp32 fp32",
         constants,
@@ -219,7 +219,7 @@ _forward = {
 }
 _backward = {
     key: tile.Config(
-        "group_norm_backward",
+        "norms_of_group_backward",
         _backward_kernel,
         "*fp32 *fp32 *fp32 *fp32 *i32 *i64 *fp32 *fp32 *fp32" + " i64" * 10,
         constants,
@@ -240,7 +240,7 @@ def _sizes(group: Group, norm: Norm, x: Tensor) -> tuple[int, ...]:
     return group.clients, norm.channels, norm.per_group or 1, pixels, group.network.num_rest
 
 
-@register("group_norm_forward", "triton")
+@register("norms_of_group_forward", "triton")
 def group_norm_forward(
     group: Group,
     norm: Norm,
@@ -262,7 +262,7 @@ def group_norm_forward(
     )
 
 
-@register("group_norm_backward", "triton")
+@register("norms_of_group_backward", "triton")
 def group_norm_backward(
     group: Group,
     norm: Norm,

@@ -76,7 +76,7 @@ def test_the_run_time_launches_what_was_compiled_ahead_of_time():
     done = python("-c", LAUNCH_ALL)
     assert done.returncode == 0, done.stderr
     launches, kernels, others = json.loads(done.stdout)
-    assert launches > 100 and kernels > 25 and others == 0
+    assert launches > 90 and kernels > 25 and others == 0
 
 
 def test_tests_run_as_on_a_machine_with_a_gpu():

@@ -9,9 +9,8 @@ from fl.algorithms import da_dpfl, dispfl
 from fl.algorithms.base import Peers
 from fl.algorithms.dispfl import Client, Config
 from fl.algorithms.messages import Sent
-from fl.clients import plain as store
 from fl.clients.memory import InMemory
-from fl.run import checkpoint, runs, setup
+from fl.run import models, runs
 from fl.run.rundir import CLIENTS, METRICS, read_jsonl
 from fl.run.runs import Options
 
@@ -71,14 +70,6 @@ def test_random_growth():
     assert len({bits(client.mask) for client in done.state.clients}) > 1  # everybody draws for itself
 
 
-def restored(path, algorithm, layout):
-    folder = path / "checkpoint"
-    head, _ = checkpoint.newest(folder, lambda head: head)
-    tensors = checkpoint.tensors_of(folder, head, store.wanted(head.state, layout))
-    types = {name: x for name, x in vars(algorithm).items() if isinstance(x, type)}
-    return store.put_together(head.state, tensors, types, layout)
-
-
 @pytest.mark.parametrize("grow", ["gradient", "random"])
 def test_da_dpfl_without_waiting_and_pruning_is_dispfl_bit_by_bit(tiny, tmp_path, grow):
     same = ["num_rounds=3"]
@@ -88,8 +79,7 @@ def test_da_dpfl_without_waiting_and_pruning_is_dispfl_bit_by_bit(tiny, tmp_path
     changes = ["da_dpfl.max_wait=0", "da_dpfl.min_first_prune=3", "training.max_norm=0.5"]
     changes += [f"da_dpfl.grow={grow}", *same]
     runs.start(tiny(*changes), theirs, Options(workers=1))
-    layout = setup.prepare(tiny()).initial.layout
-    a, b = restored(ours, dispfl, layout), restored(theirs, da_dpfl, layout)
+    a, b = models.read(ours).state, models.read(theirs).state
     for x, y in zip(a.clients, b.clients, strict=True):
         for name, tensor in x.model.tensors().items():
             assert torch.equal(tensor, y.model.tensors()[name])

@@ -191,8 +191,9 @@ def test_kernels_agree_on_a_network_with_norms_shortcuts_and_buffers(make):
         mask, work = after.turn.grow(0.3)
         states.append((after.model, mask, after.report.plus(work)))
     (ours, grown, report), (theirs, theirs_grown, their_report) = states
-    assert torch.allclose(ours.values, theirs.values, rtol=1e-2, atol=1e-4)
-    assert torch.allclose(ours.rest, theirs.rest, rtol=1e-2, atol=1e-4)
+    for mine, other in ((ours.values, theirs.values), (ours.rest, theirs.rest)):
+        # norms of four samples: weights that differ by a 100,000th at the start are .27 apart in the end
+        assert (mine - other).norm() < 0.01 * other.norm()
     assert torch.equal(ours.integers, theirs.integers) and ours.integers.sum() > 0
     differing = (grown.words ^ theirs_grown.words).numpy().view(np.uint8)
     assert np.unpackbits(differing).sum() < 0.01 * grown.nnz  # ties in all but name
