@@ -39,7 +39,7 @@ def state_of(
     told, records = store.in_tables(head.state), kept if isinstance(kept, Store) else Store(layout)
     tables = [
         Tables.read(
-            one, {part: _table(tensors, f"{name}/{part}") for part in NAMES}, types, layout, kept.half
+            one, {part: _table(tensors, f"{name}/{part}") for part in NAMES}, types, layout, records.half
         )
         for name, one in told.items()
     ]
