@@ -132,7 +132,7 @@ def channels_in_l1(planes: Planes, at: np.ndarray) -> int:
     segments = len(np.unique(rows[:, None] + np.arange(planes.high))) or 1
     columns = used // (size * planes.lanes) % planes.columns
     beyond = planes.lanes * int(np.ptp(columns)) if len(used) else 0
-    part = min(extension().conv_tile() // planes.high + beyond, planes.columns * planes.lanes)
+    part = min(planes.tile // planes.high + beyond, planes.columns * planes.lanes)
     return max(1, l1(size) // (size * segments * part))
 
 

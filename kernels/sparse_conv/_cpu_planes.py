@@ -67,6 +67,7 @@ class Planes:
     chunks: int
     plane_size: int
     high: int
+    tile: int
     itemsize: int = FLOAT  # bytes of an entry
 
     @cached_property
@@ -111,12 +112,12 @@ def make_planes(
     top, left = (max(pair[i].before for pair in axes) for i in (0, 1))
     below, right = (max(pair[i].after for pair in axes) for i in (0, 1))
     halo = top + below, left + right
+    tile = tile_size(halo, itemsize)
     lanes, high = choose_tile(channels, grid, halo, batch, itemsize) if lanes is None else (lanes, 1)
-    tile = extension().conv_tile() // high
     rows = grid[0] + top + below
     columns = grid[1] + left + right
     entries = line(itemsize)
-    segment = ceil((min(tile // lanes, grid[1]) + left + right) * lanes / entries)
+    segment = ceil((min(tile // high // lanes, grid[1]) + left + right) * lanes / entries)
     beyond = entries if lanes < entries else 0  # the last vector of a row may end after the row
     lines = ceil((rows * columns * lanes + beyond) / entries)
     plane = _spread(lines, columns * lanes // entries, top + below + high, segment)
@@ -135,6 +136,7 @@ def make_planes(
         ceil(batch / lanes),
         plane * entries,
         high,
+        tile,
         itemsize,
     )
     if planes.channels * planes.channel_size * itemsize >= 2**32:
@@ -145,11 +147,14 @@ def make_planes(
 def choose_tile(
     channels: int, grid: tuple[int, int], halo: tuple[int, int], batch: int, itemsize: int = FLOAT
 ) -> tuple[int, int]:
-    """The batch columns side by side, and the rows of a tile, that need the fewest vectors; of equals, the
-    fewest tiles, then the least input under one that is more than L1 holds; then, for one position the most
-    columns, else the batch, or the nearest to a cache line. Vectors that begin within a line cost half as
-    much again."""
-    floats, tile = extension().conv_vector(), extension().conv_tile()
+    """The batch columns side by side, and the rows of a tile, that need the fewest vectors. Of equals:
+
+    16 lanes           the fewest tiles, then the least input under one that is more than L1 holds
+    ... a small tile   the whole batch, up to 64: what is copied lies side by side; then the same
+    all                for one position the most columns, else the batch, or the nearest to a cache line
+
+    Vectors that begin within a line cost half as much again."""
+    floats, most, tile = extension().conv_vector(), extension().conv_tile(), tile_size(halo, itemsize)
     vector = floats * FLOAT // itemsize
     height, width = grid
 
@@ -161,22 +166,33 @@ def choose_tile(
         tiles = len(ends) * ceil(width / columns) * ceil(height / high)
         under = itemsize * channels * (high + halo[0]) * (columns + halo[1]) * lanes
         by_size = (tiles, max(under, L1[floats])) if floats == 16 else ()
+        if tile < most:
+            by_size = (lanes != batch and batch <= 64, *by_size[:1], under)
         same = len(ends) if width == 1 else lanes != batch
         return vectors * (1.5 if lanes < vector else 1), *by_size, same
 
     shapes = (
         (lanes, high)
         for lanes in (line(itemsize), 8, 16, 32, 64, 128, 256)
-        for high in _highs(grid)
+        for high in _highs(grid, halo if tile < most else None)
         if lanes * high <= tile
     )
     return min(shapes, key=lambda shape: cost(*shape))
 
 
-def _highs(grid: tuple[int, int]) -> tuple[int, ...]:
-    """Rows that a tile may have: more than one where there are 32 registers."""
+def tile_size(halo: tuple[int, int], itemsize: int = FLOAT) -> int:
+    """Entries of a tile, at most. Where L1 is small, half of what the registers hold: with a halo around it,
+    the input of more channels fits into L1, and a visit has more weights."""
+    return extension().conv_halo_tile() if max(halo) and itemsize == FLOAT else extension().conv_tile()
+
+
+def _highs(grid: tuple[int, int], halo: tuple[int, int] | None) -> tuple[int, ...]:
+    """Rows that a tile may have: more than one where there are 32 registers, and a small tile (whose halo is
+    given) gains from it."""
     if extension().conv_vector() < 16:
         return (1,)
+    if halo is not None:
+        return (1, 2) if halo[0] > 1 and grid[0] > 1 else (1,)
     return tuple(high for high in ((1, 2, 4) if grid[1] <= 4 else (1, 2)) if high <= grid[0])
 
 

@@ -132,7 +132,8 @@ def _of_planes(case: Case, dense: bool) -> tuple[float, ...]:
     back = case.direction == "input_gradient"
     ways = (geometry.input_gradient if back else geometry.forward)(conv, height, width, batch)
     planes, grid, passes = ways.planes, ways.passes[0].output, len(ways.passes)
-    vector, tile = native.extension().conv_vector(), native.extension().conv_tile()
+    vector = native.extension().conv_vector()
+    tile = native.extension().conv_tile() if dense else planes.tile
     rows = conv.in_channels if back else conv.out_channels
     lanes, whole, rest = planes.lanes, *divmod(batch, planes.lanes)
     ends = [lanes] * whole + [rest] * (rest > 0)

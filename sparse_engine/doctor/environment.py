@@ -92,14 +92,16 @@ def numerics() -> dict[str, str]:
     """Return what the bits of a result depend on, beside its inputs. The number of threads is not among it.
 
     Computations give the same bits wherever these facts are the same. The instruction set is one that
-    `use_isa` takes, or "none (REASON)" if no native kernel runs.
+    `use_isa` takes, or "none (REASON)" if no native kernel runs. The tile is how many outputs of a
+    convolution are summed together; with AVX-512 it depends on the processor's first cache.
 
     >>> import sparse_engine as se
     >>> list(se.numerics())
-    ['instruction set', 'plan', 'torch', 'numpy', 'sparsefl']
+    ['instruction set', 'tile', 'plan', 'torch', 'numpy', 'sparsefl']
     """
     return {
         "instruction set": _instruction_set(),
+        "tile": _tile(),
         "plan": plan.current().identity(),
         **{name: _version(name) for name in ("torch", "numpy", "sparsefl")},
     }
@@ -120,6 +122,11 @@ def _instruction_set() -> str:
     if backend != "cpu":
         return f"none (backend {backend})"
     return native.isa() if native.isas() else "none (not built)"
+
+
+def _tile() -> str:
+    native_runs = registry.backend_for("cpu") == "cpu" and native.isas()
+    return f"{native.extension().conv_halo_tile()} floats" if native_runs else "none"
 
 
 def commit() -> str | None:

@@ -50,7 +50,11 @@ def _conv2d(x: Tensor, values: Tensor, conv: Conv, bias: Tensor | None, watch: W
 def linear(
     x: Tensor, values: Tensor, conv: Conv, bias: Tensor | None = None, watch: Watcher | None = None
 ) -> Tensor:
-    """Return x [..., in] times the transposed sparse weight [out, in], plus bias: [..., out]."""
+    """Return x [..., in] times the transposed sparse weight [out, in], plus bias: [..., out].
+
+    Tokens [..., tokens, in] that lie row after row give such rows: what follows (a residual sum, LayerNorm,
+    attention) is slow on others. Anything else gives features first in memory, as they are computed.
+    """
     with _ourselves():
         return _linear(x, values, conv, bias, watch)
 
@@ -61,16 +65,16 @@ def _linear(x: Tensor, values: Tensor, conv: Conv, bias: Tensor | None, watch: W
             return _linear(x.float(), values, conv, bias, watch).to(torch.bfloat16)
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(values.dtype)
-    rows = x.reshape(-1, x.shape[-1])
-    if _is_native(rows) and watch is None and products.dense_pays(conv, len(rows)):
+    shape, count = (*x.shape[:-1], conv.out_channels), prod(x.shape[:-1])
+    if _is_native(x) and watch is None and products.dense_pays(conv, count):
         small = conv.shape.numel() <= products.SMALL
-        y = (_small_product if small else _DenseProduct.apply)(rows, values, bias, conv)
-    elif _by_rows(rows) and watch is None:
-        y = _RowProduct.apply(rows, values, bias, conv)
-    else:
-        planes = _Turned.apply(rows) if _by_rows(rows) else rows.t().contiguous()
-        y = _Conv2d.apply(planes[:, None, None, :], values, bias, conv, watch)[:, 0, 0, :].t()
-    return y.view(*x.shape[:-1], conv.out_channels)
+        product = _small_product if small else _DenseProduct.apply
+        return product(x.reshape(count, x.shape[-1]), values, bias, conv).view(shape)
+    if x.is_contiguous() and _by_rows(rows := x.view(count, x.shape[-1])):
+        return _RowProduct.apply(rows, values, bias, conv, watch, x.dim() > 2).view(shape)
+    planes = x.movedim(-1, 0).reshape(x.shape[-1], count).contiguous()
+    y = _Conv2d.apply(planes.view(len(planes), 1, 1, count), values, bias, conv, watch)
+    return y.view(conv.out_channels, *x.shape[:-1]).movedim(0, -1)
 
 
 def _ourselves() -> AbstractContextManager[Any]:
@@ -94,19 +98,6 @@ def _without_autocast(x: Tensor) -> AbstractContextManager[Any]:
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
-class _Turned(torch.autograd.Function):
-    """x^T, in memory too; and the same of its gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return transpose(x)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> Tensor:
-        return transpose(dy.contiguous())
-
-
 def _small_product(x: Tensor, values: Tensor, bias: Tensor | None, conv: Conv) -> Tensor:
     """y = x W^T + b in torch's own functions: where a layer is all calls, a Function of ours is too many."""
     size = conv.shape.numel()
@@ -120,31 +111,38 @@ def _small_product(x: Tensor, values: Tensor, bias: Tensor | None, conv: Conv) -
 
 
 class _RowProduct(torch.autograd.Function):
-    """y = x W^T + b on rows: turned over, and the sparse kernels. One function, since each costs its call."""
+    """y = x W^T + b of rows x that lie one after the other: every matrix is turned over once, natively. One
+    function, since each costs its call. `back`: y and its gradient are such rows, too."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, conv: Conv) -> Tensor:
-        planes = transpose(x)[:, None, None, :]
-        ctx.conv = conv
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        values: Tensor,
+        bias: Tensor | None,
+        conv: Conv,
+        watch: Watcher | None,
+        back: bool,
+    ) -> Tensor:
+        planes = _features_first(x)
+        ctx.conv, ctx.watch, ctx.back = conv, watch, back
         ctx.save_for_backward(planes, values)
         y = sparse_conv.forward(conv, values, planes, bias, kernel=_kernel(conv, "forward", planes))
-        return y[:, 0, 0, :].t()
+        y = y.view(len(y), -1)
+        return transpose(y) if back else y.t()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         planes, values = ctx.saved_tensors
-        need_x, need_values, need_bias, _ = ctx.needs_input_grad
-        conv, dx, dv = ctx.conv, None, None
-        turned = _contiguous(dy.t()[:, None, None, :])
-        if need_x:
-            kernel = _kernel(conv, "input_gradient", planes)
-            found = sparse_conv.input_gradient(conv, values, turned, (1, 1), kernel=kernel)
-            dx = transpose(found[:, 0, 0, :])
-        if need_values:
-            kernel = _kernel(conv, "weight_gradient", planes)
-            dv = sparse_conv.weight_gradient(conv, planes, turned, kernel=kernel)
-        return dx, dv, dy.sum(0) if need_bias else None, None
+        turned = _features_first(dy.contiguous()) if ctx.back else _contiguous(dy.t()[:, None, None, :])
+        dx, *rest = _gradients(ctx, planes, values, turned)
+        return None if dx is None else transpose(dx.view(len(dx), -1)), *rest, None, None, None
+
+
+def _features_first(rows: Tensor) -> Tensor:
+    """Planes [features, 1, 1, rows] of a contiguous matrix [rows, features]."""
+    return transpose(rows).view(rows.shape[1], 1, 1, -1)
 
 
 class _DenseProduct(torch.autograd.Function):
@@ -187,20 +185,24 @@ class _Conv2d(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, values = ctx.saved_tensors
-        need_x, need_values, need_bias, *_ = ctx.needs_input_grad
-        dy = _contiguous(dy)
-        conv, dx, dv = ctx.conv, None, None
-        if need_x:
-            size, kernel = (x.shape[1], x.shape[2]), _kernel(conv, "input_gradient", x)
-            dx = sparse_conv.input_gradient(conv, values, dy, size, kernel=kernel)
-        if ctx.watch is not None:
-            dw = dense_gradient(conv, x, dy)
-            ctx.watch(dw)
-            dv = pack(dw.view(-1), conv.bitmap)
-        elif need_values:
-            dv = sparse_conv.weight_gradient(conv, x, dy, kernel=_kernel(conv, "weight_gradient", x))
-        db = dy.sum((1, 2, 3), dtype=values.dtype) if need_bias else None
-        return dx, dv, db, None, None
+        return *_gradients(ctx, x, values, _contiguous(dy)), None, None
+
+
+def _gradients(ctx: Any, x: Tensor, values: Tensor, dy: Tensor) -> tuple[Tensor | None, ...]:
+    """dx, dv and db, where they are needed, of planes x and dy."""
+    need_x, need_values, need_bias, *_ = ctx.needs_input_grad
+    conv, dx, dv = ctx.conv, None, None
+    if need_x:
+        size, kernel = (x.shape[1], x.shape[2]), _kernel(conv, "input_gradient", x)
+        dx = sparse_conv.input_gradient(conv, values, dy, size, kernel=kernel)
+    if ctx.watch is not None:
+        dw = dense_gradient(conv, x, dy)
+        ctx.watch(dw)
+        dv = pack(dw.view(-1), conv.bitmap)
+    elif need_values:
+        dv = sparse_conv.weight_gradient(conv, x, dy, kernel=_kernel(conv, "weight_gradient", x))
+    db = dy.sum((1, 2, 3), dtype=values.dtype) if need_bias else None
+    return dx, dv, db
 
 
 def _contiguous(dy: Tensor) -> Tensor:

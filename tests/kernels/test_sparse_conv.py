@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sparsefl.kernels import memory, native, use_backend, use_threads
 from sparsefl.kernels import sparse_conv as sc
 from sparsefl.kernels.sparse_conv import _cpu_plan as plan
+from sparsefl.kernels.sparse_conv import _cpu_planes as planes
 from sparsefl.kernels.sparse_conv._cpu_geometry import FEW_LINEAR
 from sparsefl.kernels.sparse_conv._cpu_sweep import Sweep
 
@@ -74,6 +75,20 @@ def make(out, into, kernel, density, **how):
 @pytest.mark.parametrize("density", [0.0, 0.1, 1.0])
 def test_3x3_matches_dense_torch(batch, density):
     compare(make(20, 17, (3, 3), density, padding=(1, 1)), 6, 9, batch)
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("batch", [5, 16, 32, 64, 130])
+def test_tiles_of_either_size(monkeypatch, batch, stride, half):
+    """Which one runs depends on the processor's first cache."""
+
+    def size(halo, itemsize=4):
+        most = native.extension().conv_tile()
+        return most // 2 if half and native.extension().conv_vector() == 16 else most
+
+    monkeypatch.setattr(planes, "tile_size", size)
+    compare(make(7, 21, (3, 3), 0.3, padding=(1, 1), stride=stride), 5, 6, batch)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 2), (4, 4), (5, 3), (8, 32)])

@@ -16,7 +16,7 @@ STRUCTURES = {
     "Segments": "count starts dense",
     "Packed": "words values nnz",
     "ConvPlanes": (
-        "channels height width batch stride phases top left rows columns lanes chunks plane_size high"
+        "channels height width batch stride phases top left rows columns lanes chunks plane_size high tile"
     ),
     "ConvWeights": "rows visits starts order at offsets",
     "ConvDense": "rows taps block offsets",
@@ -79,9 +79,9 @@ def test_all_steps_are_steps_and_take_their_fields_by_name():
 
 
 def test_the_planes_of_a_plan_are_made_once_and_have_its_fields():
-    planes = Planes(*range(1, 15))
+    planes = Planes(*range(1, 16))
     assert planes.native is planes.native
-    assert [getattr(planes.native, name) for name in STRUCTURES["ConvPlanes"].split()] == list(range(1, 15))
+    assert [getattr(planes.native, name) for name in STRUCTURES["ConvPlanes"].split()] == list(range(1, 16))
 
 
 def test_a_structure_of_another_kind_is_refused():

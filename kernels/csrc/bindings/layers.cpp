@@ -6,7 +6,7 @@ void bind_layers(nb::module_& m) {
 #define FIELD(name) SPARSE_FIELD(ConvPlanes, name)
   bind_structure(m, "ConvPlanes", FIELD(channels), FIELD(height), FIELD(width), FIELD(batch), FIELD(stride),
                  FIELD(phases), FIELD(top), FIELD(left), FIELD(rows), FIELD(columns), FIELD(lanes), FIELD(chunks),
-                 FIELD(plane_size), FIELD(high));
+                 FIELD(plane_size), FIELD(high), FIELD(tile));
 #undef FIELD
 #define FIELD(name) SPARSE_FIELD(ConvWeights, name)
   bind_structure(m, "ConvWeights", FIELD(rows), FIELD(visits), FIELD(starts), FIELD(order), FIELD(at), FIELD(offsets));

@@ -17,8 +17,11 @@ namespace {
 // takes eight to hide the latency of a multiply-add.
 template <int H, int V> static SPARSE_INLINE void axpy(vf (&sum)[H * V], vf w, const float* x, int64_t row) {
   SPARSE_UNROLL
-  for (int i = 0; i < H; i++) SPARSE_UNROLL
-  for (int r = 0; r < V; r++) sum[i * V + r] += w * load(x + i * row + r * W);
+  for (int i = 0; i < H; i++) {
+    const float* from = one_address(x + i * row);
+    SPARSE_UNROLL
+    for (int r = 0; r < V; r++) sum[i * V + r] += w * load(from + r * W);
+  }
 }
 
 // sum += n weights of one row, each times its shifted input, whose rows are `row` floats apart.
@@ -59,20 +62,21 @@ template <int N> static SPARSE_INLINE void put(const vf (&v)[N], float* to, cons
 template <int H, int V>
 void apply_once(const Pass& p, const Tiles::Tile& tile, const float* x, const float* weights, const float* bias,
                 float* y, float*) {
-  const ConvWeights& w = p.w;
   const bool plain = p.tiles.plain(tile);
   const int64_t size = p.tiles.row_size();
   int64_t at[R];
   if (plain) p.tiles.places(tile, at);
   float vectors[H * V * W];
-  for (int64_t k = 0; k < w.visits; k++) {
-    const int32_t first = w.starts[k], row = w.order[k];
-    fetch_ahead(w, p.at, weights, k);
+  const VisitList visits(p.w);
+  x += tile.input;
+  for (int64_t k = 0; k < visits.count; k++) {
+    const int32_t first = visits.starts[k], row = visits.order[k];
+    visits.fetch_ahead(weights, k);
     float* to = y + row * p.tiles.y.plane_size;
     vf sum[H * V];
     SPARSE_UNROLL
     for (int r = 0; r < H * V; r++) sum[r] = splat(bias ? bias[row] : 0.0f);
-    accumulate<H, V>(x + tile.input, size, w.offsets + first, weights + p.at[k], w.starts[k + 1] - first, sum);
+    accumulate<H, V>(x, size, visits.offsets + first, weights + visits.at[k], visits.starts[k + 1] - first, sum);
     if (plain) {
       put(sum, to + tile.output, at);
     } else {
@@ -95,15 +99,17 @@ void apply_blocks(const Pass& p, const Tiles::Tile& tile, const float* x, const 
     SPARSE_UNROLL
     for (int r = 0; r < N; r++) store(sums + (o * N + r) * W, start);
   }
-  for (int64_t k = 0; k < w.visits; k++) {
-    const int32_t first = w.starts[k], n = w.starts[k + 1] - first;
-    fetch_ahead(w, p.at, weights, k);
+  const VisitList visits(p.w);
+  x += tile.input;
+  for (int64_t k = 0; k < visits.count; k++) {
+    const int32_t first = visits.starts[k], n = visits.starts[k + 1] - first;
+    visits.fetch_ahead(weights, k);
     if (!n) continue;
-    float* at = sums + w.order[k] * N * W;
+    float* at = sums + visits.order[k] * int64_t(N * W);
     vf sum[N];
     SPARSE_UNROLL
     for (int r = 0; r < N; r++) sum[r] = load(at + r * W);
-    accumulate<H, V>(x + tile.input, size, w.offsets + first, weights + p.at[k], n, sum);
+    accumulate<H, V>(x, size, visits.offsets + first, weights + visits.at[k], n, sum);
     put(sum, at);
   }
   int64_t at[R];
@@ -124,7 +130,7 @@ void conv_apply(ConvPlanes planes, ConvWeights w, ConvOutput out, const float* x
                 const float* bias, float* y, int threads) {
   constexpr decltype(&apply_once<1, 1>) ONCE[][R] = SPARSE_KERNELS(apply_once),
                                         BLOCKS[][R] = SPARSE_KERNELS(apply_blocks);
-  const Tiles tiles(planes, out, TILE, planes.high);
+  const Tiles tiles(planes, out, planes.tile, planes.high);
   const Pass pass(tiles, w);
   const bool once = w.visits == w.rows;
   share_tiles(tiles.count, threads, [&](int64_t first, int64_t last) {

@@ -14,6 +14,7 @@ struct ConvPlanes {
   int64_t lanes, chunks;                   // batch columns of a position, and how often they cover the batch
   int64_t plane_size;                      // floats from plane to plane: at least rows * columns * lanes
   int64_t high;                            // rows of a tile of the sparse kernels: 1, 2 or 4
+  int64_t tile;                            // floats of such a tile, at most
 };
 
 // Weights of one pass. A visit is a row's weights of one block of input channels; visits go by groups of rows, in a

@@ -131,7 +131,7 @@ template <bool DOT>
 void apply(const ConvPlanes& planes, const ConvWeights& w, const ConvOutput& out, const bf16* x, const bf16* weights,
            const float* bias, bf16* y, int threads) {
   constexpr decltype(&Apply<DOT>::template run<1, 1>) RUN[][PAIRS] = SPARSE_PAIR_KERNELS(Apply<DOT>::template run);
-  const Tiles tiles(planes, out, TILE, planes.high);
+  const Tiles tiles(planes, out, planes.tile, planes.high);
   const Pass pass(tiles, w);
   share_tiles(tiles.count, threads, [&](int64_t first, int64_t last) {
     const Scratch<float> sums(w.visits == w.rows ? 0 : w.rows * TILE, "the sums of a tile of a convolution");

@@ -9,8 +9,25 @@ template <int H, int V> static SPARSE_INLINE vf dot(const vf (&d)[H * V], const 
   constexpr int N = H * V, CHAINS = N > 4 ? 2 : 1;
   vf sum[2] = {d[0] * load(x)};
   SPARSE_UNROLL
-  for (int r = 1; r < N; r++) sum[r % CHAINS] += d[r] * load(x + r / V * row + r % V * W);
+  for (int i = 0; i < H; i++) {
+    const float* from = one_address(x + i * row);
+    SPARSE_UNROLL
+    for (int r = i == 0; r < V; r++) sum[(i * V + r) % CHAINS] += d[i * V + r] * load(from + r * W);
+  }
   return CHAINS > 1 ? sum[0] + sum[1] : sum[0];
+}
+
+// gradients += for the N last weights of a row, fewer than four: their lanes are summed together, too.
+template <int H, int V, int N>
+static SPARSE_INLINE void correlate_rest(const float* x, int64_t row, const uint32_t* offsets, const vf (&d)[H * V],
+                                         bool first, float* gradients) {
+  const float zero[4] = {};
+  float found[4];
+  vf sums[4] = {};
+  SPARSE_UNROLL
+  for (int k = 0; k < N; k++) sums[k] = dot<H, V>(d, moved(x, offsets[k]), row);
+  add_sums(found, sums, zero);
+  for (int k = 0; k < N; k++) gradients[k] = (first ? 0.0f : gradients[k]) + found[k];
 }
 
 // gradients += for n weights of one row, the output gradient (a tile) times their shifted input; or = in the first
@@ -25,8 +42,12 @@ static SPARSE_INLINE void correlate(const float* x, int64_t row, const uint32_t*
                         dot<H, V>(d, from.at[3], row)};
     add_sums(gradients, sums, first ? zero : gradients);
   }
-  for (; n > 0; n--, offsets++, gradients++)
-    *gradients = (first ? 0.0f : *gradients) + sum_lanes(dot<H, V>(d, moved(x, *offsets), row));
+  if (n == 3)
+    correlate_rest<H, V, 3>(x, row, offsets, d, first, gradients);
+  else if (n == 2)
+    correlate_rest<H, V, 2>(x, row, offsets, d, first, gradients);
+  else if (n == 1)
+    correlate_rest<H, V, 1>(x, row, offsets, d, first, gradients);
 }
 
 // The weight gradients of visits lo to hi of a tile. dy: the output gradients under it, of `row_size` floats a row,
@@ -34,15 +55,15 @@ static SPARSE_INLINE void correlate(const float* x, int64_t row, const uint32_t*
 template <int H, int V>
 void gradient_tile(const Pass& p, int64_t lo, int64_t hi, const float* x, const float* dy, int64_t row_size,
                    const int64_t* at, bool first, float* gradients) {
-  const ConvWeights& w = p.w;
+  const VisitList visits(p.w);
   const int64_t size = p.tiles.row_size();
   for (int64_t k = lo; k < hi; k++) {
-    const int32_t start = w.starts[k], n = w.starts[k + 1] - start;
-    const float* row = dy + w.order[k] * row_size;
+    const int32_t start = visits.starts[k], n = visits.starts[k + 1] - start;
+    const float* row = dy + visits.order[k] * row_size;
     vf d[H * V];
     SPARSE_UNROLL
     for (int r = 0; r < H * V; r++) d[r] = load(row + at[r]);
-    correlate<H, V>(x, size, w.offsets + start, d, n, first, gradients + p.at[k]);
+    correlate<H, V>(x, size, visits.offsets + start, d, n, first, gradients + visits.at[k]);
   }
 }
 
@@ -78,7 +99,7 @@ void gradient(const Pass& p, int64_t lo, int64_t hi, const float* x, const float
 
 void conv_gradient(ConvPlanes planes, ConvWeights w, ConvOutput out, const float* x, const float* dy, float* gradients,
                    int threads) {
-  const Tiles tiles(planes, out, TILE, planes.high);
+  const Tiles tiles(planes, out, planes.tile, planes.high);
   const Pass pass(tiles, w);
   // A thread has a share of the weights and goes through all tiles: every sum has one order whatever the thread count.
   const int64_t all = w.starts[w.visits], shares = threads > 1 ? smaller(threads, w.visits) : 1;

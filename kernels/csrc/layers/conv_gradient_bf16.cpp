@@ -85,7 +85,7 @@ template <bool DOT> void gradient(const Pass& p, int64_t lo, int64_t hi, const b
 
 void conv_gradient_bf16(ConvPlanes planes, ConvWeights w, ConvOutput out, const bf16* x, const bf16* dy,
                         float* gradients, bool with_dot, int threads) {
-  const Tiles tiles(planes, out, TILE, planes.high);
+  const Tiles tiles(planes, out, planes.tile, planes.high);
   const Pass pass(tiles, w);
   const int64_t all = w.starts[w.visits], shares = threads > 1 ? smaller(threads, w.visits) : 1;
   parallel_for(shares, threads, [&](int64_t share) {  // of the weights, through all tiles, as in conv_gradient.cpp

@@ -20,7 +20,7 @@ static SPARSE_INLINE void spread(const uint32_t* offsets, const float* weights, 
 template <int V>
 void scatter_block(const ConvPlanes& p, const ConvWeights& w, int64_t block, int64_t group, int64_t b, const bf16* dy,
                    const float* weights, bf16* dx) {
-  const int32_t* at = w.at ? w.at : w.starts;
+  const VisitList visits(w);
   const int64_t first = b * block, channels = smaller(block, p.channels - first), blocks = w.visits / w.rows;
   const Scratch<float> memory(channels * p.plane_size, "a block of a linear layer's input gradients");
   float* x = memory;
@@ -29,12 +29,12 @@ void scatter_block(const ConvPlanes& p, const ConvWeights& w, int64_t block, int
   for (int64_t row = 0; row < w.rows; row += group) {
     const int64_t size = smaller(group, w.rows - row), k0 = row * blocks + b * size;
     for (int64_t k = k0; k < k0 + size; k++) {
-      const int32_t start = w.starts[k], n = w.starts[k + 1] - start;
-      fetch_ahead(w, at, weights, k);
+      const int32_t start = visits.starts[k], n = visits.starts[k + 1] - start;
+      visits.fetch_ahead(weights, k);
       if (!n) continue;
       vf d[V];  // beyond the batch are columns of another row, which nobody reads; beyond the last row is nothing
-      for (int r = 0; r < V; r++) d[r] = load_until(dy + w.order[k] * p.batch + r * W, dy + w.rows * p.batch);
-      spread<V>(w.offsets + start, weights + at[k], n, d, base);
+      for (int r = 0; r < V; r++) d[r] = load_until(dy + visits.order[k] * p.batch + r * W, dy + w.rows * p.batch);
+      spread<V>(visits.offsets + start, weights + visits.at[k], n, d, base);
     }
   }
   for (int64_t c = 0; c < channels; c++) copy(dx + (first + c) * p.batch, x + c * p.plane_size, p.batch);

@@ -40,15 +40,34 @@ struct Pass {
   Pass(const Tiles& tiles, const ConvWeights& w) : tiles(tiles), w(w), at(w.at ? w.at : w.starts) {}
 };
 
-// Fetches what a later visit has among the packed values. Visits go by length, so they lie anywhere, and come from far
-// where few tiles use them.
-static SPARSE_INLINE void fetch_ahead(const ConvWeights& w, const int32_t* at, const float* values, int64_t k) {
-  constexpr int64_t VISITS = 6, LINE = 16;
-  const int64_t next = smaller(k + VISITS, w.visits - 1);
-  const float* first = values + at[next];
-  const int32_t n = w.starts[next + 1] - w.starts[next];
-  for (int32_t i = 0; i < n + LINE - 1; i += LINE) __builtin_prefetch(first + i);
+// A pointer in a register of its own, so that what follows is at constant distances from it: GCC would rather keep
+// every sum with `row` in a register, and has none left for what a visit needs.
+static SPARSE_INLINE const float* one_address(const float* p) {
+#if defined(__GNUC__)
+  asm("" : "+r"(p));
+#endif
+  return p;
 }
+
+// The visits of a pass, copied from it: what a kernel writes might be the pass, as far as the compiler knows, and it
+// would read each field again for each visit.
+struct VisitList {
+  const int32_t *const starts, *const order, *const at;
+  const uint32_t* const offsets;
+  const int64_t count;
+  explicit VisitList(const ConvWeights& w)
+      : starts(w.starts), order(w.order), at(w.at ? w.at : w.starts), offsets(w.offsets), count(w.visits) {}
+
+  // Fetches what a later visit has among the packed values. Visits go by length, so they lie anywhere, and come from
+  // far where few tiles use them.
+  SPARSE_INLINE void fetch_ahead(const float* values, int64_t k) const {
+    constexpr int64_t VISITS = 6, LINE = 16;
+    const int64_t next = smaller(k + VISITS, count - 1);
+    const float* first = values + at[next];
+    const float* end = first + (starts[next + 1] - starts[next]) + LINE - 1;
+    for (; first < end; first += LINE) __builtin_prefetch(first);
+  }
+};
 
 }  // namespace
 }  // namespace SPARSE_ISA

@@ -152,15 +152,15 @@ void transform_weights(const ConvFilter& f, const float* w, int64_t row, int64_t
   }
 }
 
-// m [ROWS][UNITS * W] = u [ROWS][n] times v [n][UNITS * W]
-void multiply(const float* u, const float* v, int64_t n, float* m) {
-  vf sum[ROWS][UNITS] = {};
+// The first N units of m [ROWS][UNITS * W] = u [ROWS][n] times v [n][UNITS * W]
+template <int N> void multiply(const float* u, const float* v, int64_t n, float* m) {
+  vf sum[ROWS][N] = {};
   for (int64_t c = 0; c < n; c++, u++, v += UNITS * W) {
     vf w[ROWS];
     SPARSE_UNROLL
     for (int k = 0; k < ROWS; k++) w[k] = splat(u[k * n]);
     SPARSE_UNROLL
-    for (int r = 0; r < UNITS; r++) {
+    for (int r = 0; r < N; r++) {
       const vf x = load(v + r * W);
       SPARSE_UNROLL
       for (int k = 0; k < ROWS; k++) sum[k][r] += w[k] * x;
@@ -168,8 +168,10 @@ void multiply(const float* u, const float* v, int64_t n, float* m) {
   }
   SPARSE_UNROLL
   for (int k = 0; k < ROWS; k++) SPARSE_UNROLL
-  for (int r = 0; r < UNITS; r++) store(m + (k * UNITS + r) * W, sum[k][r]);
+  for (int r = 0; r < N; r++) store(m + (k * UNITS + r) * W, sum[k][r]);
 }
+
+constexpr decltype(&multiply<1>) MULTIPLY[UNITS] = {multiply<1>, multiply<2>, multiply<3>, multiply<4>};
 
 // out [ROWS][4], `step` floats from row to row, += d row k times v row t, or = in the first step, over `run` floats.
 void correlate(const float* d, const float* v, int64_t run, bool first, float* out, int64_t step) {
@@ -223,17 +225,18 @@ void apply(const ConvImages& s, const ConvFilter& f, const T* x, const float* w,
     float* v = memory;                // [point][block][channel][run]
     float* m = v + POINTS * in_step;  // [point][block][row of the part][run]
     const int64_t end = smaller(last * UNITS, units.count);
-    if (end < last * UNITS) memset(v, 0, POINTS * in_step * sizeof(float));
     for (int64_t c = 0; c < f.channels; c++)
       for (int64_t k = first * UNITS; k < end; k++)
         transform_input(units, x + c * s.height * s.width * s.batch, k,
                         v + ((k / UNITS - first) * f.channels + c) * run + k % UNITS * W, in_step);
     for (int64_t o = 0; o < f.rows; o += part) {
       for (int p = 0; p < POINTS; p++)
-        for (int64_t b = 0; b < count; b++)
+        for (int64_t b = 0; b < count; b++) {
+          const auto run_units = MULTIPLY[smaller(UNITS, end - (first + b) * UNITS) - 1];
           for (int64_t r = 0; r < part; r += ROWS)
-            multiply(u + (o / part * POINTS + p) * step + r * f.channels, v + p * in_step + b * f.channels * run,
-                     f.channels, m + p * out_step + (b * part + r) * run);
+            run_units(u + (o / part * POINTS + p) * step + r * f.channels, v + p * in_step + b * f.channels * run,
+                      f.channels, m + p * out_step + (b * part + r) * run);
+        }
       for (int64_t r = 0; r < part && o + r < f.rows; r++)
         for (int64_t k = first * UNITS; k < end; k++)
           transform_output(units, m + ((k / UNITS - first) * part + r) * run + k % UNITS * W, out_step,

@@ -12,7 +12,7 @@ from sparsefl.kernels import native, use_backend
 
 def test_numerics_names_instruction_set_plan_and_versions():
     found = se.numerics()
-    assert list(found) == ["instruction set", "plan", "torch", "numpy", "sparsefl"]
+    assert list(found) == ["instruction set", "tile", "plan", "torch", "numpy", "sparsefl"]
     assert found["instruction set"] == native.isa()
     assert [found[name] for name in ("torch", "numpy", "sparsefl")] == [
         version(name) for name in ("torch", "numpy", "sparsefl")

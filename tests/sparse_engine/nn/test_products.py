@@ -94,3 +94,13 @@ def test_blocks_of_a_grouped_weight_lie_in_its_own_order():
         mask[2 * g : 2 * g + 2, 2 * g : 2 * g + 2] = True
     assert conv.in_channels == 6 and conv.bitmap.nnz == 12
     assert torch.equal(bitmap.to_mask(conv.bitmap).view(6, 6), mask)
+
+
+def test_tokens_that_lie_row_after_row_give_such_rows(monkeypatch):
+    """Others come with their features first in memory, without a copy."""
+    monkeypatch.setattr(products, "dense_pays", lambda conv, rows: False)
+    layer = se.sparsify(nn.Linear(24, 10), density=0.4)
+    x = torch.randn(3, 5, 24)
+    assert layer(x).is_contiguous()
+    mixed = layer(torch.randn(24, 3, 5).permute(1, 2, 0))
+    assert mixed.shape == (3, 5, 10) and mixed.movedim(-1, 0).is_contiguous()
