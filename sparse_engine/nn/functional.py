@@ -50,11 +50,8 @@ def _conv2d(x: Tensor, values: Tensor, conv: Conv, bias: Tensor | None, watch: W
 def linear(
     x: Tensor, values: Tensor, conv: Conv, bias: Tensor | None = None, watch: Watcher | None = None
 ) -> Tensor:
-    """Return x [..., in] times the transposed sparse weight [out, in], plus bias: [..., out].
-
-    Tokens [..., tokens, in] that lie row after row give such rows: what follows (a residual sum, LayerNorm,
-    attention) is slow on others. Anything else gives features first in memory, as they are computed.
-    """
+    """Return x [..., in] times the transposed sparse weight [out, in], plus bias: [..., out], features first
+    in memory, as they are computed."""
     with _ourselves():
         return _linear(x, values, conv, bias, watch)
 
@@ -71,7 +68,7 @@ def _linear(x: Tensor, values: Tensor, conv: Conv, bias: Tensor | None, watch: W
         product = _small_product if small else _DenseProduct.apply
         return product(x.reshape(count, x.shape[-1]), values, bias, conv).view(shape)
     if x.is_contiguous() and _by_rows(rows := x.view(count, x.shape[-1])):
-        return _RowProduct.apply(rows, values, bias, conv, watch, x.dim() > 2).view(shape)
+        return _RowProduct.apply(rows, values, bias, conv, watch).view(shape)
     planes = x.movedim(-1, 0).reshape(x.shape[-1], count).contiguous()
     y = _Conv2d.apply(planes.view(len(planes), 1, 1, count), values, bias, conv, watch)
     return y.view(conv.out_channels, *x.shape[:-1]).movedim(0, -1)
@@ -111,33 +108,25 @@ def _small_product(x: Tensor, values: Tensor, bias: Tensor | None, conv: Conv) -
 
 
 class _RowProduct(torch.autograd.Function):
-    """y = x W^T + b of rows x that lie one after the other: every matrix is turned over once, natively. One
-    function, since each costs its call. `back`: y and its gradient are such rows, too."""
+    """y = x W^T + b of rows x that lie one after the other, turned over natively. One function, since each
+    costs its call."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        values: Tensor,
-        bias: Tensor | None,
-        conv: Conv,
-        watch: Watcher | None,
-        back: bool,
+        ctx: Any, x: Tensor, values: Tensor, bias: Tensor | None, conv: Conv, watch: Watcher | None
     ) -> Tensor:
         planes = _features_first(x)
-        ctx.conv, ctx.watch, ctx.back = conv, watch, back
+        ctx.conv, ctx.watch = conv, watch
         ctx.save_for_backward(planes, values)
         y = sparse_conv.forward(conv, values, planes, bias, kernel=_kernel(conv, "forward", planes))
-        y = y.view(len(y), -1)
-        return transpose(y) if back else y.t()
+        return y.view(len(y), -1).t()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         planes, values = ctx.saved_tensors
-        turned = _features_first(dy.contiguous()) if ctx.back else _contiguous(dy.t()[:, None, None, :])
-        dx, *rest = _gradients(ctx, planes, values, turned)
-        return None if dx is None else transpose(dx.view(len(dx), -1)), *rest, None, None, None
+        dx, *rest = _gradients(ctx, planes, values, _contiguous(dy.t()[:, None, None, :]))
+        return None if dx is None else transpose(dx.view(len(dx), -1)), *rest, None, None
 
 
 def _features_first(rows: Tensor) -> Tensor:

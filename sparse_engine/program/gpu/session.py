@@ -4,8 +4,8 @@ A step is a list of launches over one workspace: batches, layers, loss, input gr
 all layers, SGD. Nothing of a step passes through the host; what it depends on (the step's number, the rate)
 lies on the card. On a real card all steps after the first are replays of one CUDA graph, captured then.
 
-A visit keeps the group on the card from its tests to its growth, and the host waits once, for all results;
-with a pruning a second time, for the PQ indices.
+A visit keeps the group on the card from its tests to its growth, and the host waits twice, for what
+it sends and for all results; with a pruning once more, for the PQ indices.
 
 Results are those of the CPU within rounding: the same samples, draws and rules.
 """

@@ -14,7 +14,9 @@ from fl.train import layers, worker
 
 def due(every, saved_bytes, saved_s, since, t=3, num_rounds=100):
     run = Run.__new__(Run)
-    run.cfg = SimpleNamespace(num_rounds=num_rounds, run=SimpleNamespace(checkpoint_every=every, checkpoint_seconds=None))
+    run.cfg = SimpleNamespace(
+        num_rounds=num_rounds, run=SimpleNamespace(checkpoint_every=every, checkpoint_seconds=None)
+    )
     run._saved_bytes, run._saved_s, run._saved_at = saved_bytes, saved_s, 1000.0
     loop.perf_counter, real = (lambda: 1000.0 + since), loop.perf_counter
     try:

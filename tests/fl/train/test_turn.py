@@ -196,7 +196,7 @@ def test_kernels_agree_on_a_network_with_norms_shortcuts_and_buffers(make):
         assert (mine - other).norm() < 0.01 * other.norm()
     assert torch.equal(ours.integers, theirs.integers) and ours.integers.sum() > 0
     differing = (grown.words ^ theirs_grown.words).numpy().view(np.uint8)
-    assert np.unpackbits(differing).sum() < 0.01 * grown.nnz  # ties in all but name
+    assert np.unpackbits(differing).sum() < 0.02 * grown.nnz  # ties in all but name, each counted twice
     assert report.flop == their_report.flop and report.flop_dense == their_report.flop_dense
 
 

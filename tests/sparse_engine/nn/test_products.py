@@ -96,11 +96,10 @@ def test_blocks_of_a_grouped_weight_lie_in_its_own_order():
     assert torch.equal(bitmap.to_mask(conv.bitmap).view(6, 6), mask)
 
 
-def test_tokens_that_lie_row_after_row_give_such_rows(monkeypatch):
-    """Others come with their features first in memory, without a copy."""
+def test_results_have_their_features_first_in_memory(monkeypatch):
+    """Tokens, too: whether they come row after row or the same way."""
     monkeypatch.setattr(products, "dense_pays", lambda conv, rows: False)
     layer = se.sparsify(nn.Linear(24, 10), density=0.4)
-    x = torch.randn(3, 5, 24)
-    assert layer(x).is_contiguous()
-    mixed = layer(torch.randn(24, 3, 5).permute(1, 2, 0))
-    assert mixed.shape == (3, 5, 10) and mixed.movedim(-1, 0).is_contiguous()
+    for x in (torch.randn(3, 5, 24), torch.randn(24, 3, 5).permute(1, 2, 0)):
+        y = layer(x)
+        assert y.shape == (3, 5, 10) and y.movedim(-1, 0).is_contiguous()
