@@ -99,11 +99,11 @@ class on:
         self._table = table(name)
 
     def __enter__(self) -> None:
-        self._before = self._table and _extension.choose_here(self._table)  # type: ignore[union-attr]
+        self._before = self._table and extension().choose_here(self._table)
 
     def __exit__(self, *failure: object) -> None:
         if self._table:
-            _extension.choose_here(self._before)  # type: ignore[union-attr]
+            extension().choose_here(self._before)
 
 
 @cache
