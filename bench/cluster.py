@@ -8,7 +8,6 @@ local_ms, ray_ms    per client-round: the median of the rounds, but for the firs
                     made that is made once
 overhead            of the ratios of each pair of rounds the median, minus 1
 start_s             to start workers with data and network, once per run (the cluster itself is there)
-fetched             models and masks that crossed nodes per round, all nodes together
 """
 
 import os
@@ -26,7 +25,6 @@ import sparse_engine as se
 from fl.data import Dataset, from_arrays
 from fl.errors import Missing
 from fl.run.cluster import connection
-from fl.run.cluster.executor import Cluster
 from fl.run.events import Listener
 from fl.run.keys import TIMING
 from sparsefl.bench import report
@@ -106,17 +104,16 @@ def measure(network: str, density: float, nodes: int, clients: int, rounds: int,
         given = {"network": NETWORKS[network], "data": data(), "set": settings, "listeners": [watch]}
         return fl.Simulation("demo", **given, **where)
 
-    near, far, fetched, start = _Watch(), _Watch(), list[int](), 0.0
+    near, far, start = _Watch(), _Watch(), 0.0
     local = simulation(near, workers=nodes)
     remote = simulation(far, executor="ray", address=address, workers=1)
-    with closing(local), closing(remote), _seen() as pools:
-        ours, theirs, began = iter(local), iter(remote), perf_counter()
+    with closing(local), closing(remote):
+        ours, theirs = iter(local), iter(remote)
         for t in range(rounds + 1):
             one = next(ours)
             began = perf_counter()
             other = next(theirs)
             start = perf_counter() - began - far.seconds[0] if t == 0 else start
-            fetched.append(sum(fact["fetched"] for fact in pools[-1].facts()))
             if _result(one) != _result(other):
                 raise AssertionError(f"round {t}: expected the same line of both, got {one} and {other}")
     pairs = [*zip(near.seconds[1:], far.seconds[1:], strict=True)]
@@ -130,24 +127,7 @@ def measure(network: str, density: float, nodes: int, clients: int, rounds: int,
         "ray_ms": 1e3 * median(pair[1] for pair in pairs) / clients,
         "overhead": median(pair[1] / pair[0] for pair in pairs) - 1,
         "start_s": start,
-        "fetched": (fetched[-1] - fetched[0]) / rounds,
     }
-
-
-@contextmanager
-def _seen() -> Iterator[list[Cluster]]:
-    """The clusters that runs make meanwhile."""
-    made, make = list[Cluster](), Cluster.__init__
-
-    def init(self: Cluster, *given: Any) -> None:
-        make(self, *given)
-        made.append(self)
-
-    Cluster.__init__ = init  # type: ignore[method-assign]
-    try:
-        yield made
-    finally:
-        Cluster.__init__ = make  # type: ignore[method-assign]
 
 
 def _result(line: Row) -> Row:
@@ -177,7 +157,7 @@ def command(rows: Iterator[Row], nodes: int, rounds: int, path: Path | None) -> 
     """Measure, show, save."""
     found = list(shown(rows, told))
     columns = {"network": "", "density": "", "nodes": "", "clients": "", "local_ms": ".1f", "ray_ms": ".1f",
-               "overhead": ".1%", "start_s": ".1f", "fetched": ".1f"}  # fmt: skip
+               "overhead": ".1%", "start_s": ".1f"}  # fmt: skip
     report.show_rows(found, columns, "a Ray cluster against threads, per client-round", report.console())
     if path:
         report.save({"meta": meta(nodes, repeats=rounds), "rows": found, "summary": summarise(found)}, path)
